@@ -1,0 +1,97 @@
+# python3 (3.11 or newer) and make are all a fresh machine needs. `make help` lists the targets.
+
+PYTHON ?= python3
+UV ?= $(shell command -v uv 2>/dev/null)
+WORKERS ?= 2
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO_EXTRAS := cli,server,lab,data,page
+DEV_EXTRAS := $(DEMO_EXTRAS),postgres,ray,test,dev
+BENCH_EXTRAS := $(DEV_EXTRAS),bench
+
+# One environment, filled as far as a target needs it. A stamp says how far; it is older than a changed pin.
+DEMO_READY := $(VENV)/.ready-demo
+DEV_READY := $(VENV)/.ready-dev
+BENCH_READY := $(VENV)/.ready-bench
+PINS := pyproject.toml constraints.txt
+
+TESTS ?= tests src
+BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:  # two installers must not write into one environment
+.PHONY: help setup setup-bench demo test test-slow check bench clean distclean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(DEV_READY)  ## make .venv with everything that tests and checks need
+setup-bench: $(BENCH_READY)  ## the same, and the libraries we are measured against
+
+demo: $(DEMO_READY)  ## show the product at work; options by ARGS="..."
+	$(BIN)/fedbandit demo $(ARGS)
+
+test: $(DEV_READY)  ## every test but the slow ones
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) $(TESTS) $(ARGS)
+
+test-slow: $(DEV_READY)  ## long statistical and multi-process tests, one after the other
+	@# pytest says 5 when it found nothing to run.
+	$(BIN)/python -m pytest -m slow $(TESTS) $(ARGS) || { code=$$?; test $$code -eq 5 || exit $$code; }
+
+check: $(DEV_READY)  ## format (in CI: only look), lint, types
+	$(BIN)/ruff format $(if $(CI),--check) .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(BENCH_READY)  ## run every benchmark
+	@set -e; for script in $(BENCHES); do echo "== $$script"; $(BIN)/python $$script $(ARGS); done
+
+clean:  ## remove caches and build products
+	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .schemathesis
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean  ## also remove .venv
+	rm -rf $(VENV)
+
+# $(call install,extras): quiet, with a dot every two seconds; the log is shown only when it failed.
+# stdin is closed so that no installer can wait for an answer.
+define install
+	@printf 'Installing fedbandit[%s] into $(VENV), which takes a few minutes the first time ' '$(1)'
+	@$(INSTALLER) -c constraints.txt -e '.[$(1)]' </dev/null >$(VENV)/install.log 2>&1 & job=$$!; \
+	trap 'kill $$job 2>/dev/null; exit 130' INT TERM; \
+	while kill -0 $$job 2>/dev/null; do printf .; sleep 2; done; \
+	if wait $$job; then echo ' done'; else \
+	  echo ' failed'; tail -n 30 $(VENV)/install.log; echo 'The whole log is in $(VENV)/install.log.'; exit 1; fi
+endef
+
+ifeq ($(UV),)
+INSTALLER = $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off
+else
+INSTALLER = $(UV) pip install --python $(BIN)/python --no-progress
+endif
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'fedbandit needs Python 3.11 or newer as $(PYTHON); name another one by PYTHON=...'; exit 1; }
+ifeq ($(UV),)
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo '$(PYTHON) cannot make virtual environments: its modules venv and ensurepip are missing.'; \
+	  echo 'On Debian and Ubuntu the package python3-venv brings them; or put uv on the PATH.'; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+else
+	@$(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+endif
+
+$(DEMO_READY): $(PINS) | $(BIN)/python
+	$(call install,$(DEMO_EXTRAS))
+	@touch $@
+
+$(DEV_READY): $(PINS) | $(BIN)/python
+	$(call install,$(DEV_EXTRAS))
+	@touch $(DEMO_READY) $@
+
+$(BENCH_READY): $(PINS) | $(BIN)/python
+	$(call install,$(BENCH_EXTRAS))
+	@touch $(DEMO_READY) $(DEV_READY) $@

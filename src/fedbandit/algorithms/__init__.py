@@ -1,0 +1,1 @@
+"""One published algorithm per file, as state machines without I/O."""

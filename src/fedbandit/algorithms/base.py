@@ -1,0 +1,463 @@
+"""What every algorithm's agent and server share: validation, decisions and their rewards, exactly-once uploads."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedbandit.algorithms.decision import Decision
+from fedbandit.algorithms.messages import Download, Poll, Pull, Receipt, Reply, Request, Upload
+from fedbandit.core.arrays import Matrix, Vector, as_matrix, as_reward, as_vector, finite, frozen, whole_at_least
+from fedbandit.core.decision_sets import DecisionSet, Width, first_best, top_indices
+from fedbandit.core.statistics import RunningStats, SufficientStats
+from fedbandit.errors import (
+    AlreadyObserved,
+    DimensionMismatch,
+    FeatureMismatch,
+    InvalidInput,
+    NotFinite,
+    SequenceConflict,
+    SequenceGap,
+    StaleIncarnation,
+    UnknownDecision,
+)
+
+MAX_PENDING = 100_000
+
+
+class Rule(Protocol):
+    """An algorithm with its numbers fixed: it makes agents and the server they talk to."""
+
+    @property
+    def dim(self) -> int: ...
+    @property
+    def features(self) -> tuple[str, ...] | None: ...
+    def agent(self, agent_id: str, *, incarnation: str | None = None) -> BaseAgent: ...
+    def server(self) -> BaseServer: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a policy thinks of each action: `upper` = `means` + β·`widths`, all (k,)."""
+
+    means: Vector
+    widths: Vector
+    upper: Vector
+
+
+class Estimate(Protocol):
+    """Anything that can judge actions: a frozen `RidgeModel` or an `EagerEstimate`."""
+
+    @property
+    def theta_hat(self) -> Vector: ...
+    @property
+    def inverse(self) -> Matrix: ...
+    @property
+    def log_det(self) -> float: ...
+    def predict(self, actions: Matrix) -> Vector: ...
+    def widths(self, actions: Matrix) -> Vector: ...
+
+
+class Judgement(NamedTuple):
+    """What a decision rests on."""
+
+    estimate: Estimate
+    beta: float
+    version: int
+
+
+class BaseAgent:
+    """An agent: `choose`, `observe`, `adopt`. Subclasses say what they decide on and when they upload.
+
+    `choose` may run in one thread while `observe` and `adopt` run in others.
+    """
+
+    def __init__(self, rule: Rule, agent_id: str, incarnation: str | None) -> None:
+        self.rule = rule
+        self.dim = rule.dim
+        self.agent_id = str(agent_id)
+        self.incarnation = incarnation if incarnation is not None else uuid.uuid4().hex
+        self.features = rule.features
+        self.model_version = 0
+        self.sequence = 0  # of the last upload made
+        self.in_flight: Upload | None = None  # sent and not answered yet: kept, and identical at each retry
+        self.n_rounds = 0
+        self.n_switches = 0
+        self.max_pending = MAX_PENDING
+        self._local: RunningStats | None = None
+        self._pending: dict[int, None] = {}
+        self._decisions = itertools.count()
+        self._prefix = f"{self.incarnation[:12]}-"
+        self._lock = threading.RLock()
+
+    # -- what an algorithm defines -----------------------------------------------------------------------------
+
+    def _judge(self) -> Judgement:
+        """The estimate to decide on, β, and the version of the model behind them."""
+        raise NotImplementedError
+
+    def _absorb(self, x: Vector, reward: float) -> Upload | None:
+        """Learn one pair; the upload if it is time for one."""
+        raise NotImplementedError
+
+    def _absorb_batch(self, stats: SufficientStats, X: Matrix, y: Vector) -> Upload | None:
+        """Learn many pairs with at most one upload at the end."""
+        raise NotImplementedError
+
+    def _take(self, download: Download) -> Upload | None:
+        """Use a download; an upload if what was gathered meanwhile is due already."""
+        raise NotImplementedError
+
+    # -- deciding ----------------------------------------------------------------------------------------------
+
+    @overload
+    def choose(self, actions: ArrayLike | DecisionSet, *, k: None = None) -> Decision: ...
+    @overload
+    def choose(self, actions: ArrayLike | DecisionSet, *, k: int) -> list[Decision]: ...
+    def choose(self, actions: ArrayLike | DecisionSet, *, k: int | None = None) -> Decision | list[Decision]:
+        """The action with the largest ⟨θ̂, x⟩ + β‖x‖_{Σ⁻¹} (Algorithm 1, line 5); with `k`, the k best, best first.
+
+        `actions` is (K, dim), array-like or a DataFrame, and may differ every time; or any object with `best`.
+        """
+        if _has_best(actions):
+            if k is not None:
+                raise InvalidInput("top k needs a finite array of actions, got a decision set with best()")
+            return self._choose_from(actions)  # type: ignore[arg-type]
+        X = self._read(actions)
+        upper, version = self._upper(X)
+        if k is None:
+            return self._decide(X, first_best(upper), version)
+        if not 1 <= whole_at_least(k, 1, "k") <= len(X):
+            raise InvalidInput(f"expected k between 1 and the {len(X)} actions there are, got {k}")
+        return [self._decide(X, index, version) for index in top_indices(upper, k)]
+
+    def choose_many(self, decision_sets: Sequence[ArrayLike]) -> list[Decision]:
+        """One decision for each decision set, by the same model, scored in one pass."""
+        if len(decision_sets) == 0:
+            return []
+        arrays = [self._read(actions) for actions in decision_sets]
+        upper, version = self._upper(np.concatenate(arrays))
+        ends = np.cumsum([len(X) for X in arrays])
+        return [
+            self._decide(X, first_best(upper[end - len(X) : end]), version) for X, end in zip(arrays, ends, strict=True)
+        ]
+
+    def predict(self, X: ArrayLike) -> Vector:
+        """Estimated mean reward ⟨θ̂, x⟩ of each row."""
+        rows = finite(self._read(X), "rows")
+        with self._lock:
+            return np.asarray(self._judge().estimate.predict(rows))
+
+    def scores(self, X: ArrayLike) -> Scores:
+        """Means, widths and upper bounds of each row."""
+        rows = finite(self._read(X), "rows")
+        with self._lock:
+            estimate, beta, _ = self._judge()
+            means, widths = estimate.predict(rows), estimate.widths(rows)
+        return Scores(means, widths, means + beta * widths)
+
+    # -- learning ----------------------------------------------------------------------------------------------
+
+    def observe(self, decision: Decision | ArrayLike, reward: float) -> Upload | None:
+        """Book the reward of a decision, at most once, or of any row; returns an upload when one should travel."""
+        value = as_reward(reward)
+        with self._lock:
+            x = self._settle(decision, value) if isinstance(decision, Decision) else self._row(decision, value)
+            self.n_rounds += 1
+            return self._absorb(x, value)
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Upload | None:
+        """Learn from rows and rewards gathered elsewhere; the trigger is tested once, at the end."""
+        rows = self._read(X)
+        stats = SufficientStats.of(rows, y)
+        _finite_square(float(np.trace(stats.Sigma)) + stats.reward_sq_sum)
+        with self._lock:
+            self.n_rounds += stats.n_obs
+            return self._absorb_batch(stats, rows, np.asarray(y, dtype=np.float64))
+
+    def expire(self, decision: Decision) -> None:
+        """Give up waiting for the reward of a decision; a reward that comes later raises `UnknownDecision`."""
+        with self._lock:
+            self._pending.pop(self._number_of(decision), None)
+
+    @property
+    def n_pending(self) -> int:
+        """Decisions that wait for their reward."""
+        return len(self._pending)
+
+    @property
+    def local(self) -> SufficientStats:
+        """What was gathered since the last upload."""
+        with self._lock:
+            return SufficientStats.zeros(self.dim) if self._local is None else self._local.snapshot()
+
+    # -- talking -----------------------------------------------------------------------------------------------
+
+    def arrive(self) -> Pull | None:
+        """Called by a driver before a round; a pull when this algorithm wants a download before it decides."""
+        return None
+
+    def adopt(self, message: Reply | Iterable[Reply]) -> Upload | None:
+        """Take a reply (of several, those addressed to this agent); returns an upload when one is due in turn."""
+        if not isinstance(message, (Download, Poll, Receipt)):
+            answers = [self.adopt(reply) for reply in message if reply.agent_id == self.agent_id]
+            return next((answer for answer in answers if answer is not None), None)
+        if message.agent_id != self.agent_id:
+            raise InvalidInput(f"expected a reply for agent {self.agent_id!r}, got one for {message.agent_id!r}")
+        with self._lock:
+            if isinstance(message, Poll):
+                return self.in_flight if self.in_flight is not None else self._send(0.0)
+            if self.in_flight is not None and message.acknowledged >= self.in_flight.sequence:
+                self.in_flight = None
+            if isinstance(message, Receipt):
+                return self._received(message)
+            if message.stats.dim != self.dim:
+                raise DimensionMismatch(f"expected a model with {self.dim} features, got {message.stats.dim}")
+            return self._take(message)
+
+    def _received(self, receipt: Receipt) -> Upload | None:
+        """Called for an upload that is merged but brought no model back."""
+        return None
+
+    def _send(self, growth: float) -> Upload:
+        """Turn the buffer into the next upload, and keep it until it is answered."""
+        self.sequence += 1
+        stats = SufficientStats.zeros(self.dim) if self._local is None else self._local.snapshot()
+        self.in_flight = Upload(self.agent_id, self.incarnation, self.sequence, stats, growth)
+        if self._local is not None:
+            self._local.clear()
+        return self.in_flight
+
+    def _gather(self, x: Vector, reward: float) -> None:
+        if self._local is None:
+            self._local = RunningStats(self.dim)
+        self._local.observe(x, reward)
+
+    def _gather_batch(self, stats: SufficientStats) -> None:
+        if self._local is None:
+            self._local = RunningStats(self.dim)
+        self._local.add(stats)
+
+    # -- reading input -----------------------------------------------------------------------------------------
+
+    def _read(self, actions: Any) -> Matrix:
+        if (
+            type(actions) is np.ndarray
+            and actions.dtype == np.float64
+            and actions.ndim == 2
+            and actions.shape[1] == self.dim
+            and actions.shape[0] > 0
+        ):
+            return actions
+        if hasattr(actions, "columns") and hasattr(actions, "to_numpy"):
+            self._check_columns([str(name) for name in actions.columns])
+            actions = actions.to_numpy()
+        return as_matrix(actions, self.dim)
+
+    def _check_columns(self, names: list[str]) -> None:
+        if self.features is None and len(names) == self.dim:
+            self.features = tuple(names)
+        elif self.features is not None and tuple(names) != self.features:
+            missing = [name for name in self.features if name not in names]
+            extra = [name for name in names if name not in self.features]
+            raise FeatureMismatch(
+                f"expected columns {list(self.features)}, got {names}"
+                + (f"; missing {missing}, unexpected {extra}" if missing or extra else "; the order differs")
+            )
+
+    def _upper(self, X: Matrix) -> tuple[Vector, int]:
+        """Upper bounds of all rows, finite or a named error, and the version of the model behind them."""
+        estimate, beta, version = self._judge()
+        upper = estimate.predict(X) + beta * estimate.widths(X)
+        # A NaN or an infinity in X makes a NaN or an infinity here, so one sum checks everything; a zero β hides it.
+        if not np.isfinite(upper.sum()) or beta == 0.0:
+            finite(X, "actions")
+            finite(upper, "scores: features are too large, and their squares")
+        return upper, version
+
+    # -- decisions and their rewards ---------------------------------------------------------------------------
+
+    def _decide(self, X: Matrix, index: int, version: int) -> Decision:
+        return self._issue(index, X[index].copy(), version)
+
+    def _choose_from(self, decision_set: DecisionSet) -> Decision:
+        with self._lock:
+            estimate, beta, version = self._judge()
+            x = decision_set.best(estimate.theta_hat, Width(estimate.inverse), beta)
+        return self._issue(None, as_vector(x, self.dim, "best()").copy(), version)
+
+    def _issue(self, index: int | None, x: Vector, version: int) -> Decision:
+        number = next(self._decisions)
+        self._pending[number] = None
+        if len(self._pending) > self.max_pending:
+            self._drop_oldest()
+        return Decision(f"{self._prefix}{number}", index, frozen(x), self.agent_id, version)
+
+    def _drop_oldest(self) -> None:
+        with self._lock:
+            while len(self._pending) > self.max_pending:
+                self._pending.pop(next(iter(self._pending)))
+
+    def _number_of(self, decision: Decision) -> int:
+        prefix, _, number = decision.id.rpartition("-")
+        if decision.agent_id != self.agent_id or prefix + "-" != self._prefix or not number.isdigit():
+            raise UnknownDecision(
+                f"agent {self.agent_id!r} never made decision {decision.id!r} of agent {decision.agent_id!r}; "
+                f"pass its row instead: observe(decision.x, reward)"
+            )
+        return int(number)
+
+    def _settle(self, decision: Decision, reward: float) -> Vector:
+        """The row of a decision that may be booked now; it cannot be booked again."""
+        number = self._number_of(decision)
+        if number not in self._pending:
+            raise AlreadyObserved(
+                f"decision {decision.id!r} has its reward already, expired, "
+                f"or was dropped as the oldest of {self.max_pending} waiting ones"
+            )
+        if decision.x.shape != (self.dim,):
+            raise DimensionMismatch(f"expected a decision with {self.dim} features, got shape {decision.x.shape}")
+        _finite_square(float(decision.x @ decision.x) + reward * reward)
+        del self._pending[number]
+        return decision.x
+
+    def _row(self, row: Any, reward: float) -> Vector:
+        if hasattr(row, "to_numpy"):
+            row = row.to_numpy()
+        x = as_vector(row, self.dim)
+        _finite_square(float(x @ x) + reward * reward)
+        return x
+
+    # -- saving ------------------------------------------------------------------------------------------------
+
+    def to_bytes(self) -> bytes:
+        """Everything this agent knows, exactly; `fb.load` brings it back."""
+        from fedbandit.algorithms.snapshot import dump_agent
+
+        return dump_agent(self)
+
+    def __reduce__(self) -> tuple[Any, tuple[bytes]]:
+        from fedbandit.algorithms.snapshot import load
+
+        return load, (self.to_bytes(),)
+
+    def _state(self) -> dict[str, Any]:
+        """What a subclass must save besides the common part."""
+        return {}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """The inverse of `_state`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """What the server remembers of one agent: enough to recognise a retry, a gap and a twin."""
+
+    incarnation: str
+    sequence: int
+    digest: bytes
+
+
+class BaseServer:
+    """A server: `receive` an upload, answer with replies that name their addressees."""
+
+    def __init__(self, rule: Rule, prior: SufficientStats) -> None:
+        self.rule = rule
+        self.dim = rule.dim
+        self.stats = prior
+        self.version = 0
+        self.ledger: dict[str, LedgerEntry] = {}
+        self.retired: dict[str, set[str]] = {}
+
+    def enroll(self, agent_ids: Iterable[str]) -> None:
+        """Tell the server who is in the fleet. Algorithm 1 does not need to know; algorithms that push or poll do."""
+
+    def receive(self, message: Request) -> Download | Receipt | tuple[Reply, ...]:
+        """Merge an upload once, or answer a pull; Algorithm 1 answers the sender only."""
+        raise NotImplementedError
+
+    def _merge_once(self, upload: Upload) -> bool:
+        """Count the upload if it is the next of its agent; False if it is a retry that was counted before."""
+        if upload.stats.dim != self.dim:
+            raise DimensionMismatch(f"expected an upload with {self.dim} features, got {upload.stats.dim}")
+        _finite_upload(upload)
+        digest = upload.digest()
+        if not is_next(self.ledger.get(upload.agent_id), self.retired.get(upload.agent_id, set()), upload, digest):
+            return False
+        known = self.ledger.get(upload.agent_id)
+        if known is not None and known.incarnation != upload.incarnation:
+            self.retired.setdefault(upload.agent_id, set()).add(known.incarnation)
+        self.ledger[upload.agent_id] = LedgerEntry(upload.incarnation, upload.sequence, digest)
+        self.stats = self.stats + upload.stats
+        self.version += 1
+        return True
+
+    def _download(self, agent_id: str, incarnation: str | None = None) -> Download:
+        known = self.ledger.get(agent_id)
+        merged = 0
+        if known is not None and incarnation in (None, known.incarnation):
+            merged = known.sequence
+        return Download(agent_id, self.version, self.stats, merged)
+
+    def to_bytes(self) -> bytes:
+        """Everything this server knows, exactly; `fb.load` brings it back."""
+        from fedbandit.algorithms.snapshot import dump_server
+
+        return dump_server(self)
+
+    def __reduce__(self) -> tuple[Any, tuple[bytes]]:
+        from fedbandit.algorithms.snapshot import load
+
+        return load, (self.to_bytes(),)
+
+    def _state(self) -> dict[str, Any]:
+        return {}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """The inverse of `_state`."""
+
+
+def is_next(known: LedgerEntry | None, retired: set[str], upload: Upload, digest: bytes) -> bool:
+    """True if the upload must be merged, False if it was merged before; anything else is a named error."""
+    who = f"agent {upload.agent_id!r}"
+    if upload.incarnation in retired:
+        raise StaleIncarnation(
+            f"{who} has begun a new life; incarnation {upload.incarnation!r} may not upload any more"
+        )
+    last = known.sequence if known is not None and known.incarnation == upload.incarnation else 0
+    if upload.sequence == last + 1:
+        return True
+    if upload.sequence > last:
+        raise SequenceGap(f"{who}: expected sequence {last + 1}, got {upload.sequence}; an upload is missing")
+    if upload.sequence < 1:
+        raise SequenceGap(f"{who}: expected sequence {last + 1}, got {upload.sequence}; sequences begin at 1")
+    if upload.sequence == last and known is not None and digest != known.digest:
+        raise SequenceConflict(
+            f"{who}: sequence {upload.sequence} was merged with other content; do two processes share this identity?"
+        )
+    return False
+
+
+def _has_best(actions: Any) -> bool:
+    return type(actions) is not np.ndarray and not hasattr(actions, "columns") and hasattr(actions, "best")
+
+
+def _finite_square(square: float) -> None:
+    if not np.isfinite(square):
+        raise NotFinite("expected features and rewards whose squares are finite numbers")
+
+
+def _finite_upload(upload: Upload) -> None:
+    stats = upload.stats
+    if not np.isfinite(float(stats.Sigma.sum()) + float(stats.b.sum()) + stats.reward_sum + stats.reward_sq_sum):
+        raise NotFinite(f"agent {upload.agent_id!r}: expected finite statistics in an upload")
+    if stats.n_obs < 0:
+        raise InvalidInput(f"agent {upload.agent_id!r}: expected n_obs ≥ 0, got {stats.n_obs}")

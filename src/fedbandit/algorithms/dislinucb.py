@@ -1,0 +1,152 @@
+"""DisLinUCB (Wang et al. 2020): everybody synchronises when one agent's growth times its waiting exceeds D."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fedbandit.algorithms.base import BaseAgent, BaseServer, Judgement
+from fedbandit.algorithms.messages import Download, Poll, Pull, Receipt, Reply, Request, Upload
+from fedbandit.algorithms.rules import LinearRule, check_agent_id
+from fedbandit.core.arrays import Matrix, Vector, at_least
+from fedbandit.core.eager import EagerEstimate
+from fedbandit.core.growth import GrowthTracker, exceeds
+from fedbandit.core.statistics import SufficientStats
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisLinUCB(LinearRule):
+    """The synchronous baseline: `threshold` is D, and a synchronisation costs an upload and a download of every agent.
+
+    An agent asks for one when log(det V_i / det V_last) · n_i > D, with n_i its own rounds since the last.
+    """
+
+    threshold: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "threshold", at_least(self.threshold, 0.0, "threshold"))
+
+    def agent(self, agent_id: str, *, incarnation: str | None = None) -> DisLinUCBAgent:
+        """A new agent at the prior."""
+        return DisLinUCBAgent(self, check_agent_id(agent_id), incarnation)
+
+    def server(self) -> DisLinUCBServer:
+        """A new server at the prior; `enroll` the whole fleet before the first round."""
+        return DisLinUCBServer(self, self.prior)
+
+
+class DisLinUCBAgent(BaseAgent):
+    """Decides eagerly on λI + W_syn + W_i: what all shared, and its own since then."""
+
+    rule: DisLinUCB
+
+    def __init__(self, rule: DisLinUCB, agent_id: str, incarnation: str | None) -> None:
+        super().__init__(rule, agent_id, incarnation)
+        self.synchronised: SufficientStats = rule.prior
+        self.estimate: EagerEstimate | None = None
+        self.n_since = 0
+
+    def _estimate(self) -> EagerEstimate:
+        if self.estimate is None:
+            self.estimate = EagerEstimate(self.synchronised)
+        return self.estimate
+
+    def _judge(self) -> Judgement:
+        estimate = self._estimate()
+        beta = self.rule.beta_for(estimate, n_obs=estimate.stats.n_obs, version=self.model_version)
+        return Judgement(estimate, beta, self.model_version)
+
+    def _upper(self, X: Matrix) -> tuple[Vector, int]:
+        with self._lock:
+            return super()._upper(X)
+
+    def _absorb(self, x: Vector, reward: float) -> Upload | None:
+        self._gather(x, reward)
+        self._estimate().observe(x, reward)
+        self.n_since += 1
+        self.n_switches += 1
+        return self._synchronise_if_due()
+
+    def _absorb_batch(self, stats: SufficientStats, X: Matrix, y: Vector) -> Upload | None:
+        self._gather_batch(stats)
+        self._estimate().add(stats)
+        self.n_since += stats.n_obs
+        self.n_switches += 1
+        return self._synchronise_if_due()
+
+    def _synchronise_if_due(self) -> Upload | None:
+        growth = self._estimate().tracker.value
+        if self.in_flight is None and exceeds(growth * self.n_since, self.rule.threshold):
+            return self._send(growth)
+        return None
+
+    def _take(self, download: Download) -> Upload | None:
+        if download.version < self.model_version:
+            return None
+        self.synchronised = download.stats
+        self.model_version = download.version
+        self.n_switches += 1
+        self.estimate = None
+        self.n_since = 0
+        if self._local is not None and self._local.n_obs > 0:
+            self._estimate().add(self._local.snapshot())
+            self.n_since = self._local.n_obs
+            return self._synchronise_if_due()
+        return None
+
+    def _state(self) -> dict[str, Any]:
+        if self.estimate is None:
+            return {"synchronised": self.synchronised, "n_since": self.n_since, "stats": None}
+        return {
+            "synchronised": self.synchronised,
+            "n_since": self.n_since,
+            "stats": self.estimate.stats.snapshot(),
+            "tracker": self.estimate.tracker.state(),
+        }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.synchronised = state["synchronised"]
+        self.n_since = state["n_since"]
+        if state["stats"] is not None:
+            self.estimate = EagerEstimate(state["stats"])
+            self.estimate.tracker = GrowthTracker.from_state(state["tracker"], self.dim)
+            self.estimate.forget_theta()
+
+
+class DisLinUCBServer(BaseServer):
+    """Polls everybody when one agent asks, and answers everybody when all have answered."""
+
+    rule: DisLinUCB
+
+    def __init__(self, rule: DisLinUCB, prior: SufficientStats) -> None:
+        super().__init__(rule, prior)
+        self.fleet: dict[str, None] = {}
+        self.awaited: set[str] = set()
+
+    def enroll(self, agent_ids: Iterable[str]) -> None:
+        self.fleet.update(dict.fromkeys(agent_ids))
+
+    def receive(self, message: Request) -> Download | Receipt | tuple[Reply, ...]:
+        """Merge an upload once; poll the others, or answer all when it was the last one awaited."""
+        if isinstance(message, Pull):
+            return self._download(message.agent_id, message.incarnation)
+        self.fleet.setdefault(message.agent_id)
+        if not self._merge_once(message) and message.agent_id not in self.awaited:
+            return self._download(message.agent_id, message.incarnation)
+        if not self.awaited:
+            self.awaited = set(self.fleet) - {message.agent_id}
+            polls = tuple(Poll(agent_id) for agent_id in self.fleet if agent_id in self.awaited)
+            return polls or (self._download(message.agent_id),)
+        self.awaited.discard(message.agent_id)
+        if self.awaited:
+            return ()
+        return tuple(self._download(agent_id) for agent_id in self.fleet)
+
+    def _state(self) -> dict[str, Any]:
+        return {"fleet": list(self.fleet), "awaited": sorted(self.awaited)}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.enroll(state["fleet"])
+        self.awaited = set(state["awaited"])

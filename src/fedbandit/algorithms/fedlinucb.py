@@ -1,0 +1,218 @@
+"""FedLinUCB: Algorithm 1 of the paper, with the options of docs/theory.md that keep its guarantee."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedbandit.algorithms.base import BaseAgent, BaseServer, Judgement
+from fedbandit.algorithms.messages import Download, Pull, Receipt, Request, Upload
+from fedbandit.algorithms.rules import LinearRule, check_agent_id, one_of
+from fedbandit.core.arrays import Matrix, Vector, at_least
+from fedbandit.core.growth import GrowthTracker, exceeds
+from fedbandit.core.ridge import RidgeModel
+from fedbandit.core.statistics import SufficientStats
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedLinUCB(LinearRule):
+    """Agents that decide alone and speak to the server only when they have learnt something worth sharing.
+
+    `alpha` is the determinant growth that triggers an exchange (0: always, inf: never); it is not exploration, which
+    is `beta`, a number or a `fb.radius`. Options beyond the paper, each with the same guarantee: `join` downloads once
+    before the first decision, `refresh="arrival"` delays the download of an exchange to the agent's next round,
+    `trigger="spectral"` exchanges when λ_max(Σ_m⁻¹ Σ_loc) > α.
+    """
+
+    alpha: float = 1.0
+    join: bool = False
+    refresh: str = "upload"
+    trigger: str = "determinant"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "alpha", at_least(self.alpha, 0.0, "alpha"))
+        one_of(self.refresh, ("upload", "arrival"), "refresh")
+        one_of(self.trigger, ("determinant", "spectral"), "trigger")
+
+    @property
+    def trigger_level(self) -> float:
+        return self.alpha
+
+    @property
+    def trigger_kind(self) -> str:
+        return self.trigger
+
+    def agent(self, agent_id: str, *, incarnation: str | None = None) -> FedLinUCBAgent:
+        """A new agent at the prior."""
+        return FedLinUCBAgent(self, check_agent_id(agent_id), incarnation)
+
+    def server(self) -> FedLinUCBServer:
+        """A new server at the prior."""
+        return FedLinUCBServer(self, self.prior)
+
+
+class FedLinUCBAgent(BaseAgent):
+    """Decides on its model only, never on its buffer: the policy is lazy and changes only at an exchange."""
+
+    rule: FedLinUCB
+
+    def __init__(self, rule: FedLinUCB, agent_id: str, incarnation: str | None) -> None:
+        super().__init__(rule, agent_id, incarnation)
+        self.model: RidgeModel = rule.prior_model
+        self._judgement: Judgement | None = None
+        self._tracker: GrowthTracker | None = None
+        self._threshold = math.log1p(rule.alpha)
+        self._top_bound = 0.0  # ≥ λ_max(Σ_m⁻¹ Σ_loc), for the spectral trigger
+        self._wants_model = rule.join
+
+    # -- deciding
+
+    def _judge(self) -> Judgement:
+        judgement = self._judgement
+        if judgement is None:
+            with self._lock:
+                model, version = self.model, self.model_version
+                beta = self.rule.beta_for(model, n_obs=model.stats.n_obs, version=version)
+                judgement = self._judgement = Judgement(model, beta, version)
+        return judgement
+
+    @property
+    def beta(self) -> float:
+        """The confidence radius of the current model."""
+        return self._judge().beta
+
+    @property
+    def growth(self) -> float:
+        """log det(Σ_m + what was gathered since) − log det Σ_m; an exchange is due above log(1 + α)."""
+        with self._lock:
+            return 0.0 if self._tracker is None else self._tracker.value
+
+    # -- learning
+
+    def _absorb(self, x: Vector, reward: float) -> Upload | None:
+        self._gather(x, reward)
+        tracker = self._tracking()
+        tracker.observe(x)
+        if tracker.is_stale:
+            tracker.restart(self._everything())
+        if self.rule.trigger == "spectral":
+            z = self.model.factor.W @ x
+            self._top_bound += float(z @ z)
+        return self._exchange_if_due()
+
+    def _absorb_batch(self, stats: SufficientStats, X: Matrix, y: Vector) -> Upload | None:
+        self._gather_batch(stats)
+        self._tracking().restart(self._everything())
+        self._top_bound = math.inf
+        return self._exchange_if_due()
+
+    def _exchange_if_due(self) -> Upload | None:
+        """The trigger (Algorithm 1, line 8); one exchange at a time."""
+        if self.in_flight is None and self.should_upload:
+            return self.upload_now()
+        return None
+
+    @property
+    def should_upload(self) -> bool:
+        """Whether det(Σ_m + Σ_loc) > (1 + α) det Σ_m (or the spectral test) holds for the buffer."""
+        with self._lock:
+            if self._local is None or self._local.n_obs == 0 or self._tracker is None:
+                return False
+            # det(I + A) ≥ 1 + λ_max(A): the spectral trigger never fires before this one does.
+            if not exceeds(self._tracker.value, self._threshold):
+                return False
+            return self.rule.trigger == "determinant" or self._spectral_due()
+
+    def _spectral_due(self) -> bool:
+        if exceeds(self._top_bound, self.rule.alpha):
+            W = self.model.factor.W
+            buffer = self._everything() - self.model.stats.Sigma
+            self._top_bound = float(np.linalg.eigvalsh(W @ buffer @ W.T)[-1])
+        return exceeds(self._top_bound, self.rule.alpha)
+
+    def upload_now(self) -> Upload | None:
+        """The buffer as an upload, trigger or not; the unanswered upload if there is one, None if nothing was seen."""
+        with self._lock:
+            if self.in_flight is not None:
+                return self.in_flight
+            if self._local is None or self._local.n_obs == 0:
+                return None
+            return self._send(self.growth)
+
+    # -- talking
+
+    def arrive(self) -> Pull | None:
+        with self._lock:
+            return Pull(self.agent_id, self.incarnation) if self._wants_model else None
+
+    def _received(self, receipt: Receipt) -> Upload | None:
+        self._wants_model = self.rule.refresh == "arrival"
+        return None
+
+    def _take(self, download: Download) -> Upload | None:
+        if download.version < self.model_version:
+            return None  # a late reply; a newer model is in use
+        self._wants_model = False
+        self.model = RidgeModel(download.stats)
+        self.model_version = download.version
+        self.n_switches += 1
+        self._judgement = None
+        self._tracker = None
+        self._top_bound = 0.0
+        if self.in_flight is None and (self._local is None or self._local.n_obs == 0):
+            return None
+        # Data that was seen while the exchange was under way counts against the new model.
+        self._tracking().restart(self._everything())
+        self._top_bound = math.inf
+        return self._exchange_if_due()
+
+    def _tracking(self) -> GrowthTracker:
+        if self._tracker is None:
+            self._tracker = GrowthTracker(self.model.inverse, self.model.log_det)
+        return self._tracker
+
+    def _everything(self) -> Matrix:
+        """Σ_m and all data that the model does not hold."""
+        Sigma = self.model.stats.Sigma
+        if self.in_flight is not None:
+            Sigma = Sigma + self.in_flight.stats.Sigma
+        if self._local is not None:
+            Sigma = Sigma + self._local.Sigma
+        return Sigma
+
+    # -- saving
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "model": self.model.stats,
+            "tracker": None if self._tracker is None else self._tracker.state(),
+            "top_bound": self._top_bound,
+            "wants_model": self._wants_model,
+        }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.model = RidgeModel(state["model"])
+        if state["tracker"] is not None:
+            self._tracker = GrowthTracker.from_state(state["tracker"], self.dim)
+        self._top_bound = state["top_bound"]
+        self._wants_model = state["wants_model"]
+
+
+class FedLinUCBServer(BaseServer):
+    """Adds what it is sent, and answers the sender (Algorithm 1, lines 10 and 12)."""
+
+    rule: FedLinUCB
+
+    def receive(self, message: Request) -> Download | Receipt:
+        """Merge an upload once and answer with the new state (or a receipt, when the download waits for arrival)."""
+        if isinstance(message, Pull):
+            return self._download(message.agent_id, message.incarnation)
+        self._merge_once(message)
+        download = self._download(message.agent_id, message.incarnation)
+        if self.rule.refresh == "arrival":
+            return Receipt(message.agent_id, download.acknowledged)
+        return download

@@ -1,0 +1,1 @@
+"""Arrays in, arrays out: the numerics behind every algorithm, on numpy alone."""

@@ -1,0 +1,67 @@
+"""A ridge estimate that follows every observation: what an eager policy decides on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedbandit.core.arrays import Matrix, Vector
+from fedbandit.core.growth import GrowthTracker
+from fedbandit.core.ridge import RidgeModel
+from fedbandit.core.statistics import RunningStats, SufficientStats
+
+
+class EagerEstimate:
+    """θ̂, Σ⁻¹ and log det Σ after every observation, O(d²) each; exact again at each `restart`."""
+
+    __slots__ = ("_theta_hat", "stats", "tracker")
+
+    def __init__(self, stats: SufficientStats) -> None:
+        self.stats = RunningStats(stats.dim)
+        self.stats.add(stats)
+        model = RidgeModel(stats)
+        self.tracker = GrowthTracker(model.inverse, model.log_det)
+        self._theta_hat: Vector | None = model.theta_hat
+
+    def observe(self, x: Vector, reward: float) -> None:
+        """Add one pair."""
+        self.stats.observe(x, reward)
+        self.tracker.observe(x)
+        if self.tracker.is_stale:
+            self.tracker.restart(self.stats.Sigma)
+        self._theta_hat = None
+
+    def add(self, stats: SufficientStats) -> None:
+        """Add data that was summed elsewhere."""
+        self.stats.add(stats)
+        self.tracker.restart(self.stats.Sigma)
+        self._theta_hat = None
+
+    def forget_theta(self) -> None:
+        """Compute θ̂ anew when it is next asked for."""
+        self._theta_hat = None
+
+    @property
+    def theta_hat(self) -> Vector:
+        """θ̂ = Σ⁻¹ b."""
+        if self._theta_hat is None:
+            self._theta_hat = self.tracker.P @ self.stats.b
+        return self._theta_hat
+
+    @property
+    def inverse(self) -> Matrix:
+        """Σ⁻¹; a view that the next observation changes."""
+        return self.tracker.P
+
+    @property
+    def log_det(self) -> float:
+        """log det Σ."""
+        return self.tracker.log_det_base + self.tracker.value
+
+    def predict(self, actions: Matrix) -> Vector:
+        """⟨θ̂, x⟩ of each row."""
+        return actions @ self.theta_hat
+
+    def widths(self, actions: Matrix) -> Vector:
+        """‖x‖_{Σ⁻¹} of each row."""
+        forms = np.einsum("ij,ij->i", actions @ self.tracker.P, actions)
+        return np.asarray(np.sqrt(np.maximum(forms, 0.0)))

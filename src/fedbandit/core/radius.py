@@ -1,0 +1,210 @@
+"""The confidence radius β as an object: given what a model rests on, how far may θ* be?
+
+`fb.radius.fixed(0.5)`, `paper`, `adaptive`, `exogenous` and `counted` make them; each is evaluated when a model is
+adopted. Which one holds when is in docs/theory.md; `fixed` promises nothing and is what published experiments use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Protocol
+
+from fedbandit.core import theory
+from fedbandit.core.arrays import finite_at_least, whole_at_least
+from fedbandit.errors import InvalidParameter
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a model rests on: all that a radius may look at."""
+
+    dim: int
+    lam: float
+    alpha: float
+    rho: float  # log det Σ − d log λ
+    n_obs: int
+    n_uploads: int
+    trigger: str = "determinant"
+
+
+class Radius(Protocol):
+    """A confidence radius: evidence in, β out."""
+
+    kind: ClassVar[str]
+
+    def __call__(self, evidence: Evidence) -> float:
+        """β for a model that rests on this evidence."""
+        ...
+
+
+def _check(radius: Any) -> None:
+    """Every radius has the same ranges: probabilities in (0, 1), bounds ≥ 0, counts ≥ 1."""
+    for field in fields(radius):
+        value = getattr(radius, field.name)
+        if field.name in ("n_agents", "n_rounds"):
+            if value is not None:
+                whole_at_least(value, 1, field.name)
+        elif field.name == "delta":
+            if not 0 < value < 1:
+                raise InvalidParameter(f"expected delta between 0 and 1, got {value}")
+        else:
+            finite_at_least(value, 0.0, field.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The same number always; promises nothing."""
+
+    kind: ClassVar[str] = "fixed"
+    beta: float
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def __call__(self, evidence: Evidence) -> float:
+        return self.beta
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """Theorem 1 as printed."""
+
+    kind: ClassVar[str] = "paper"
+    n_agents: int
+    n_rounds: int
+    noise_scale: float
+    theta_bound: float = 1.0
+    action_bound: float = 1.0
+    delta: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def __call__(self, evidence: Evidence) -> float:
+        return theory.paper_radius(dim=evidence.dim, lam=evidence.lam, alpha=evidence.alpha, **asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptive:
+    """Holds for anything the paper allows; leave `n_rounds` out when the horizon is unknown."""
+
+    kind: ClassVar[str] = "adaptive"
+    n_agents: int
+    noise_scale: float
+    theta_bound: float = 1.0
+    delta: float = 0.01
+    n_rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def __call__(self, evidence: Evidence) -> float:
+        return theory.adaptive_radius(
+            rho=evidence.rho,
+            dim=evidence.dim,
+            lam=evidence.lam,
+            alpha=evidence.alpha,
+            n_uploads=evidence.n_uploads,
+            trigger=evidence.trigger,
+            **asdict(self),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Exogenous:
+    """OFUL's radius; holds when nothing outside reacts to rewards that are not merged yet."""
+
+    kind: ClassVar[str] = "exogenous"
+    noise_scale: float
+    theta_bound: float = 1.0
+    delta: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def __call__(self, evidence: Evidence) -> float:
+        return theory.exogenous_radius(rho=evidence.rho, lam=evidence.lam, **asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Li and Wang's: from the number of observations, for actions of unit norm."""
+
+    kind: ClassVar[str] = "counted"
+    noise_scale: float
+    theta_bound: float = 1.0
+    delta: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def __call__(self, evidence: Evidence) -> float:
+        return theory.counted_radius(n_obs=evidence.n_obs, dim=evidence.dim, lam=evidence.lam, **asdict(self))
+
+
+AnyRadius = Fixed | Paper | Adaptive | Exogenous | Counted
+KINDS: dict[str, type[AnyRadius]] = {radius.kind: radius for radius in (Fixed, Paper, Adaptive, Exogenous, Counted)}
+
+
+def as_radius(beta: float | AnyRadius) -> AnyRadius:
+    """A number becomes `fixed`; a radius stays what it is."""
+    if isinstance(beta, (Fixed, Paper, Adaptive, Exogenous, Counted)):
+        return beta
+    return Fixed(finite_at_least(beta, 0.0, "beta"))
+
+
+def to_dict(radius: AnyRadius) -> dict[str, Any]:
+    """A plain dictionary with `kind`, for files and for the wire."""
+    return {"kind": radius.kind, **asdict(radius)}
+
+
+def from_dict(data: dict[str, Any]) -> AnyRadius:
+    """The radius of a dictionary made by `to_dict`."""
+    rest = dict(data)
+    kind = rest.pop("kind", None)
+    if kind not in KINDS:
+        raise InvalidParameter(f"expected a radius of kind {', '.join(KINDS)}, got {kind!r}")
+    try:
+        return KINDS[kind](**rest)
+    except TypeError as error:
+        raise InvalidParameter(f"the {kind} radius cannot be made from {rest}: {error}") from None
+
+
+def fixed(beta: float) -> Fixed:
+    """β is this number, always; promises nothing, and is what every published experiment uses."""
+    return Fixed(beta)
+
+
+def paper(
+    *,
+    n_agents: int,
+    n_rounds: int,
+    noise_scale: float,
+    theta_bound: float = 1.0,
+    action_bound: float = 1.0,
+    delta: float = 0.01,
+) -> Paper:
+    """β of Theorem 1 as printed, for comparison."""
+    return Paper(n_agents, n_rounds, noise_scale, theta_bound, action_bound, delta)
+
+
+def adaptive(
+    *,
+    n_agents: int,
+    noise_scale: float,
+    theta_bound: float = 1.0,
+    delta: float = 0.01,
+    n_rounds: int | None = None,
+) -> Adaptive:
+    """β that covers θ* whatever decision sets and participation do with past rewards; M must be known or bounded."""
+    return Adaptive(n_agents, noise_scale, theta_bound, delta, n_rounds)
+
+
+def exogenous(*, noise_scale: float, theta_bound: float = 1.0, delta: float = 0.01) -> Exogenous:
+    """OFUL's β: covers θ* when nothing outside reacts to rewards that wait in a buffer."""
+    return Exogenous(noise_scale, theta_bound, delta)
+
+
+def counted(*, noise_scale: float, theta_bound: float = 1.0, delta: float = 0.1) -> Counted:
+    """Li and Wang's β, from the number of observations behind the model."""
+    return Counted(noise_scale, theta_bound, delta)

@@ -1,0 +1,111 @@
+"""The ridge model: estimate, log-determinant and widths from one factorisation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedbandit.core.arrays import Matrix, Vector, frozen
+from fedbandit.core.statistics import SufficientStats
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """W with Wᵀ W = Σ⁻¹, and log det Σ."""
+
+    W: Matrix
+    log_det: float
+
+
+def factorise(Sigma: Matrix) -> Factor:
+    """Factor of a positive definite Σ, insensitive to the scales of the features.
+
+    Σ is brought to unit diagonal first, so features that differ by many decades cost no digits. Where rounding has
+    eaten the ridge (Σ numerically singular), eigenvalues are lifted to the rounding level instead of failing.
+    """
+    scale = np.sqrt(np.diagonal(Sigma))
+    correlation = Sigma / np.multiply.outer(scale, scale)
+    try:
+        L = np.linalg.cholesky(correlation)
+        W = np.linalg.inv(L)
+        log_det = 2.0 * float(np.log(np.diagonal(L)).sum())
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(correlation)
+        values = np.maximum(values, len(scale) * np.finfo(float).eps)
+        W = vectors.T / np.sqrt(values)[:, None]
+        log_det = float(np.log(values).sum())
+    return Factor(frozen(W / scale), log_det + 2.0 * float(np.log(scale).sum()))
+
+
+class RidgeModel:
+    """θ̂ = Σ⁻¹ b with its uncertainty. Immutable; factorised once, when first asked.
+
+    >>> model = RidgeModel(SufficientStats.prior(dim=2, lam=4.0))
+    >>> model.theta_hat, round(model.log_det, 6)
+    (array([0., 0.]), 2.772589)
+    """
+
+    __slots__ = ("_factor", "_inverse", "_theta_hat", "stats")
+
+    def __init__(self, stats: SufficientStats) -> None:
+        self.stats = stats
+        self._factor: Factor | None = None
+        self._theta_hat: Vector | None = None
+        self._inverse: Matrix | None = None
+
+    @property
+    def factor(self) -> Factor:
+        """W and log det Σ."""
+        # Two threads may both compute this; they get equal values, so the race is harmless.
+        if self._factor is None:
+            self._factor = factorise(self.stats.Sigma)
+        return self._factor
+
+    @property
+    def dim(self) -> int:
+        """Number of features d."""
+        return self.stats.dim
+
+    @property
+    def theta_hat(self) -> Vector:
+        """θ̂ = Σ⁻¹ b, (d,) (Algorithm 1, line 14)."""
+        if self._theta_hat is None:
+            W = self.factor.W
+            self._theta_hat = frozen(W.T @ (W @ self.stats.b))
+        return self._theta_hat
+
+    @property
+    def log_det(self) -> float:
+        """log det Σ; the determinant itself overflows near d = 100."""
+        return self.factor.log_det
+
+    @property
+    def inverse(self) -> Matrix:
+        """Σ⁻¹, (d, d)."""
+        if self._inverse is None:
+            W = self.factor.W
+            self._inverse = frozen(W.T @ W)
+        return self._inverse
+
+    def predict(self, actions: Matrix) -> Vector:
+        """Estimated mean reward ⟨θ̂, x⟩ of each row of `actions` (k, d)."""
+        return actions @ self.theta_hat
+
+    def widths(self, actions: Matrix) -> Vector:
+        """Uncertainty ‖x‖_{Σ⁻¹} = √(xᵀ Σ⁻¹ x) of each action.
+
+        `actions` is (k, d), one action per row; the result is (k,).
+
+        >>> RidgeModel(SufficientStats.prior(dim=2, lam=4.0)).widths(np.eye(2))
+        array([0.5, 0.5])
+        """
+        Z = actions @ self.factor.W.T
+        return np.asarray(np.sqrt(np.einsum("ij,ij->i", Z, Z)))
+
+    def distance(self, theta: Vector) -> float:
+        """‖θ − θ̂‖_Σ, which a confidence radius promises to bound at θ*."""
+        # Through W rather than Σ: W⁻¹ would be needed for the root of Σ, so use the quadratic form itself.
+        gap = theta - self.theta_hat
+        return math.sqrt(max(float(gap @ self.stats.Sigma @ gap), 0.0))

@@ -1,0 +1,167 @@
+"""The paper's statements as functions of plain numbers; docs/theory.md has the proofs and the errata.
+
+Letters: M agents, d dimensions, T rounds in total, λ ridge, α trigger, R noise scale, S ≥ ‖θ*‖, L ≥ ‖x‖, δ failure
+probability, ρ = log det Σ_m − d log λ the information behind a model.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fedbandit.errors import InvalidParameter
+
+LOG2 = math.log(2.0)
+
+
+def paper_radius(
+    *,
+    dim: int,
+    n_agents: int,
+    n_rounds: int,
+    lam: float,
+    alpha: float,
+    noise_scale: float,
+    theta_bound: float,
+    action_bound: float,
+    delta: float,
+) -> float:
+    """β of Theorem 1 as printed. For comparison: its logarithm misses a union bound (erratum 2)."""
+    root = math.sqrt(lam) * theta_bound
+    information = dim * math.log((1 + n_rounds * action_bound**2 / (min(alpha, 1.0) * lam)) / delta)
+    spread = math.sqrt(1 + n_agents * alpha) + n_agents * math.sqrt(2 * alpha)
+    return root + spread * (noise_scale * math.sqrt(information) + root)
+
+
+def exogenous_radius(*, rho: float, lam: float, noise_scale: float, theta_bound: float, delta: float) -> float:
+    """β = √λ S + R √(2 log(1/δ) + ρ): OFUL's own radius, free of M, α and T.
+
+    Holds when participation, decision sets, delays and upload success depend only on the outside world, past actions
+    and rewards already merged: a lazy policy makes the data, ordered by upload, an ordinary martingale.
+    """
+    return math.sqrt(lam) * theta_bound + noise_scale * math.sqrt(2 * math.log(1 / delta) + rho)
+
+
+def adaptive_radius(
+    *,
+    rho: float,
+    dim: int,
+    n_agents: int,
+    lam: float,
+    alpha: float,
+    noise_scale: float,
+    theta_bound: float,
+    delta: float,
+    n_rounds: int | None = None,
+    n_uploads: int | None = None,
+    trigger: str = "determinant",
+) -> float:
+    """β that holds for anything the paper allows: decision sets and participation may react to every past reward.
+
+    With μ = M − 1 and the determinant trigger
+    β = √λ S + R√(1+μα) √(2 log(2/δ) + ρ + d log(1+μα/d)) + Rμ√α (1 + √(2 log(2T/δ))).
+    When T is unknown pass `n_uploads`, the uploads merged so far: 2T/δ becomes 2M(N+1)(N+2)/δ.
+    """
+    mu = n_agents - 1
+    buffers = n_rounds if n_rounds is not None else _unknown_horizon(n_agents, n_uploads)
+    log_buffers = 2 * math.log(2 * buffers / delta)
+    per_dim = mu * alpha / dim if trigger == "determinant" else mu * alpha
+    everything = 2 * math.log(2 / delta) + rho + dim * math.log1p(per_dim)
+    if trigger == "determinant":
+        buffered = mu * math.sqrt(alpha) * (1 + math.sqrt(log_buffers))
+    elif trigger == "spectral":
+        buffered = mu * math.sqrt(2 * alpha) * math.sqrt(log_buffers + dim * LOG2)
+    else:
+        raise InvalidParameter(f"expected trigger 'determinant' or 'spectral', got {trigger!r}")
+    return math.sqrt(lam) * theta_bound + noise_scale * (math.sqrt((1 + mu * alpha) * everything) + buffered)
+
+
+def _unknown_horizon(n_agents: int, n_uploads: int | None) -> float:
+    if n_uploads is None:
+        raise InvalidParameter("the adaptive radius needs n_rounds, or n_uploads when the horizon is unknown")
+    return n_agents * (n_uploads + 1.0) * (n_uploads + 2.0)
+
+
+def counted_radius(*, n_obs: int, dim: int, lam: float, noise_scale: float, theta_bound: float, delta: float) -> float:
+    """β = R √(d log(1 + n/(dλ)) + 2 log(1/δ)) + √λ S with n observations of unit norm: Li and Wang's choice."""
+    information = dim * math.log1p(n_obs / (dim * lam)) + 2 * math.log(1 / delta)
+    return noise_scale * math.sqrt(information) + math.sqrt(lam) * theta_bound
+
+
+def max_epochs(*, dim: int, n_rounds: int, lam: float, action_bound: float) -> float:
+    """1 + d log₂(1 + TL²/(λd)): how often det Σ_ser can double, plus the epoch it starts in."""
+    return 1 + dim * math.log1p(n_rounds * action_bound**2 / (lam * dim)) / LOG2
+
+
+def epoch_of(rho: float) -> int:
+    """The epoch i with 2^i ≤ det Σ_ser / λ^d < 2^(i+1), from ρ = log det Σ_ser − d log λ."""
+    return math.floor(rho / LOG2 + 1e-12)
+
+
+def messages_per_epoch(*, n_agents: int, alpha: float) -> float:
+    """2(M + 1/α): the most messages while det Σ_ser does not double."""
+    return math.inf if alpha == 0 else 2 * (n_agents + 1 / alpha)
+
+
+def message_bound(*, dim: int, n_agents: int, n_rounds: int, lam: float, alpha: float, action_bound: float) -> float:
+    """2(M + 1/α)(1 + d log₂(1 + TL²/(λd))): uploads plus downloads of FedLinUCB, corrected (erratum 1)."""
+    epochs = max_epochs(dim=dim, n_rounds=n_rounds, lam=lam, action_bound=action_bound)
+    return messages_per_epoch(n_agents=n_agents, alpha=alpha) * epochs
+
+
+def printed_message_bound(
+    *, dim: int, n_agents: int, n_rounds: int, lam: float, alpha: float, action_bound: float
+) -> float:
+    """2 log 2 · d (M + 1/α) log(1 + TL²/(λd)) as Theorem 1 prints it, which can fail (erratum 1)."""
+    information = dim * math.log1p(n_rounds * action_bound**2 / (lam * dim))
+    return LOG2 * messages_per_epoch(n_agents=n_agents, alpha=alpha) * information
+
+
+def regret_bound(
+    *,
+    dim: int,
+    n_agents: int,
+    n_rounds: int,
+    lam: float,
+    alpha: float,
+    beta: float,
+    theta_bound: float,
+    action_bound: float,
+) -> float:
+    """2SLM(1 + d log₂(1+TL²/(λd))) + 2√(2(1+Mα)) β √(2dT log(1+TL²/λ)): Theorem 1 with its additive term mended.
+
+    `beta` is the largest radius used in the run.
+    """
+    epochs = max_epochs(dim=dim, n_rounds=n_rounds, lam=lam, action_bound=action_bound)
+    blind = 2 * theta_bound * action_bound * n_agents * epochs
+    return blind + _learning_regret(dim, n_agents, n_rounds, lam, alpha, beta, action_bound)
+
+
+def printed_regret_bound(
+    *,
+    dim: int,
+    n_agents: int,
+    n_rounds: int,
+    lam: float,
+    alpha: float,
+    beta: float,
+    theta_bound: float,
+    action_bound: float,
+) -> float:
+    """2dSLM log(1+TL²/λ) + 2√(2(1+Mα)) β √(2dT log(1+TL²/λ)), as Theorem 1 prints it."""
+    growth = math.log1p(n_rounds * action_bound**2 / lam)
+    blind = 2 * dim * theta_bound * action_bound * n_agents * growth
+    return blind + _learning_regret(dim, n_agents, n_rounds, lam, alpha, beta, action_bound)
+
+
+def _learning_regret(
+    dim: int, n_agents: int, n_rounds: int, lam: float, alpha: float, beta: float, action_bound: float
+) -> float:
+    potential = 2 * dim * n_rounds * math.log1p(n_rounds * action_bound**2 / lam)
+    return 2 * math.sqrt(2 * (1 + n_agents * alpha)) * beta * math.sqrt(potential)
+
+
+def lower_bound_messages(*, n_agents: int, n_rounds: int) -> float:
+    """M / log(T/M): the order of messages below which nobody beats M independent learners (Theorem 2)."""
+    if n_rounds <= n_agents:
+        raise InvalidParameter(f"expected more rounds than agents, got {n_rounds} ≤ {n_agents}")
+    return n_agents / math.log(n_rounds / n_agents)

@@ -1,0 +1,209 @@
+"""Who is active at round t: evenly, skewed, in bursts, with outages, in turn, by a list, or in episodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from fedbandit.core.arrays import finite_at_least, whole_at_least
+from fedbandit.errors import InvalidParameter
+from fedbandit.simulation.worlds import Index
+
+Draw = Callable[[int], Index]  # how many rounds -> who is active in each
+
+
+class Participation(Protocol):
+    """Who is active: `start` returns a function that gives the next n active agents."""
+
+    name: ClassVar[str]
+
+    def start(self, n_agents: int, rng: np.random.Generator) -> Draw:
+        """A fresh run for this many agents."""
+        ...
+
+
+@dataclass(frozen=True)
+class Even:
+    """Every round, one agent uniformly at random."""
+
+    name: ClassVar[str] = "uniform"
+
+    def start(self, n_agents: int, rng: np.random.Generator) -> Draw:
+        return lambda n: rng.integers(n_agents, size=n)
+
+
+@dataclass(frozen=True)
+class Zipf:
+    """Agent m with probability ∝ 1/(m+1)^exponent: few act often, many seldom."""
+
+    name: ClassVar[str] = "zipf"
+    exponent: float = 1.0
+
+    def __post_init__(self) -> None:
+        finite_at_least(self.exponent, 0.0, "exponent")
+
+    def start(self, n_agents: int, rng: np.random.Generator) -> Draw:
+        weights = np.arange(1.0, n_agents + 1.0) ** -self.exponent
+        edges = np.cumsum(weights / weights.sum())
+        return lambda n: np.minimum(np.searchsorted(edges, rng.random(n), side="right"), n_agents - 1)
+
+
+@dataclass(frozen=True)
+class RoundRobin:
+    """Agents in turn."""
+
+    name: ClassVar[str] = "round-robin"
+
+    def start(self, n_agents: int, rng: np.random.Generator) -> Draw:
+        clock = [0]
+
+        def draw(n: int) -> Index:
+            clock[0] += n
+            return (clock[0] - n + np.arange(n)) % n_agents
+
+        return draw
+
+
+@dataclass(frozen=True)
+class Bursts:
+    """Sessions: a random agent stays active for a geometric number of rounds with this mean."""
+
+    name: ClassVar[str] = "bursts"
+    length: float = 20.0
+
+    def __post_init__(self) -> None:
+        finite_at_least(self.length, 1.0, "length")
+
+    def start(self, n_agents: int, rng: np.random.Generator) -> Draw:
+        current = [int(rng.integers(n_agents))]
+
+        def draw(n: int) -> Index:
+            ends = rng.random(n) < 1.0 / self.length
+            newcomers = rng.integers(n_agents, size=n)
+            active = np.empty(n, dtype=np.int64)
+            for i in range(n):
+                active[i] = current[0]
+                if ends[i]:
+                    current[0] = int(newcomers[i])
+            return active
+
+        return draw
+
+
+@dataclass(frozen=True)
+class Outages:
+    """A random part of the fleet is offline for a while, then another; the rest act evenly."""
+
+    name: ClassVar[str] = "outages"
+    fraction: float = 0.5
+    length: int = 500
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fraction < 1:
+            raise InvalidParameter(f"expected the offline fraction in [0, 1), got {self.fraction}")
+        whole_at_least(self.length, 1, "length")
+
+    def start(self, n_agents: int, rng: np.random.Generator) -> Draw:
+        n_online = max(1, math.ceil(n_agents * (1 - self.fraction)))
+        online = [rng.permutation(n_agents)[:n_online]]
+        left = [self.length]
+
+        def draw(n: int) -> Index:
+            parts = []
+            while n > 0:
+                if left[0] == 0:
+                    online[0], left[0] = rng.permutation(n_agents)[:n_online], self.length
+                take = min(n, left[0])
+                parts.append(online[0][rng.integers(n_online, size=take)])
+                left[0] -= take
+                n -= take
+            return np.concatenate(parts)
+
+        return draw
+
+
+@dataclass(frozen=True)
+class Explicit:
+    """An explicit list of active agents; with `repeat` it starts again at its end."""
+
+    name: ClassVar[str] = "sequence"
+    agents: tuple[int, ...]
+    repeat: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.agents:
+            raise InvalidParameter("expected a sequence with at least one agent")
+
+    def start(self, n_agents: int, rng: np.random.Generator) -> Draw:
+        order = np.asarray(self.agents, dtype=np.int64)
+        if order.min() < 0 or order.max() >= n_agents:
+            raise InvalidParameter(f"expected agents from 0 to {n_agents - 1}, got {order.min()} to {order.max()}")
+        clock = [0]
+
+        def draw(n: int) -> Index:
+            rounds = clock[0] + np.arange(n)
+            clock[0] += n
+            # Blocks may reach past the end of the list; the runner asks only for rounds that it plays.
+            return order[rounds % len(order)]
+
+        return draw
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Algorithm 2: in episode k the agents of P_k act one after another; the sets repeat when they are through."""
+
+    name: ClassVar[str] = "episodes"
+    sets: tuple[tuple[int, ...], ...]
+
+    def start(self, n_agents: int, rng: np.random.Generator) -> Draw:
+        return self.flattened().start(n_agents, rng)
+
+    def flattened(self) -> Explicit:
+        """The same order as one list: Algorithm 1's view of it."""
+        return Explicit(tuple(agent for episode in self.sets for agent in episode), repeat=True)
+
+
+@dataclass(frozen=True)
+class RandomEpisodes:
+    """Algorithm 2 with random participation: each agent joins an episode with this probability, in random order."""
+
+    name: ClassVar[str] = "random-episodes"
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.probability <= 1:
+            raise InvalidParameter(f"expected a probability in (0, 1], got {self.probability}")
+
+    def start(self, n_agents: int, rng: np.random.Generator) -> Draw:
+        waiting: list[int] = []
+
+        def draw(n: int) -> Index:
+            while len(waiting) < n:
+                present = np.flatnonzero(rng.random(n_agents) < self.probability)
+                waiting.extend(rng.permutation(present).tolist())
+            active = np.asarray(waiting[:n], dtype=np.int64)
+            del waiting[:n]
+            return active
+
+        return draw
+
+
+def sequence(agents: Sequence[int], *, repeat: bool = False) -> Explicit:
+    """Agents by an explicit list."""
+    return Explicit(tuple(int(agent) for agent in agents), repeat)
+
+
+def episodes(sets: Sequence[Sequence[int]]) -> Episodes:
+    """Algorithm 2's participation sets P_1, P_2, …, each in its order."""
+    return Episodes(tuple(tuple(int(agent) for agent in episode) for episode in sets))
+
+
+uniform, zipf, round_robin, bursts, outages, random_episodes = Even, Zipf, RoundRobin, Bursts, Outages, RandomEpisodes
+PARTICIPATION: dict[str, Callable[..., Participation]] = {
+    pattern.name: pattern for pattern in (Even, Zipf, RoundRobin, Bursts, Outages, RandomEpisodes)
+}

@@ -1,0 +1,145 @@
+"""What happened in a run, as columns: regret, the four units of communication, switches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbandit.algorithms.messages import n_bytes, n_scalars
+from fedbandit.core.arrays import Vector
+from fedbandit.errors import FormatError, InvalidParameter
+from fedbandit.simulation.worlds import Index
+
+COLUMNS = ("rounds", "regret", "reward", "messages_up", "messages_down", "switches")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """Cumulative columns at the recorded rounds. `rounds` counts from 1; the last recorded round is the end.
+
+    With `record="all"` there are also `agents`, `choices` (row chosen, −1 where the set is infinite) and `exchanged`
+    (messages of that round), one entry a round.
+    """
+
+    dim: int
+    rounds: Index
+    regret: Vector
+    reward: Vector
+    messages_up: Index
+    messages_down: Index
+    switches: Index
+    agents: Index | None = None
+    choices: Index | None = None
+
+    @property
+    def n_messages(self) -> int:
+        """Uploads plus downloads at the end."""
+        return int(self.messages_up[-1] + self.messages_down[-1])
+
+    @property
+    def n_switches(self) -> int:
+        """Policy changes, over all agents, at the end."""
+        return int(self.switches[-1])
+
+    @property
+    def messages(self) -> Index:
+        """Uploads plus downloads at each recorded round."""
+        return self.messages_up + self.messages_down
+
+    @property
+    def n_scalars(self) -> int:
+        """Numbers that travelled, d(d+1)/2 + d a message."""
+        return self.n_messages * n_scalars(self.dim)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that travelled as numbers on our wire."""
+        return self.n_messages * n_bytes(self.dim)
+
+    def at(self, round_number: int) -> dict[str, Any]:
+        """The columns at a recorded round."""
+        found = np.flatnonzero(self.rounds == round_number)
+        if len(found) == 0:
+            raise InvalidParameter(f"round {round_number} was not recorded; pass record=[{round_number}, …]")
+        return {name: getattr(self, name)[found[0]].item() for name in COLUMNS}
+
+    def save(self, path: str | Path) -> None:
+        """Write the columns to an .npz file."""
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        if self.agents is not None and self.choices is not None:
+            columns |= {"agents": self.agents, "choices": self.choices}
+        header = np.frombuffer(json.dumps({"fedbandit_trace": 1, "dim": self.dim}).encode(), dtype=np.uint8)
+        with Path(path).open("wb") as file:
+            np.savez(file, header=header, **columns)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """Read what `save` wrote."""
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                header = json.loads(bytes(data["header"]))
+                columns: dict[str, NDArray[Any]] = {name: data[name] for name in data.files if name != "header"}
+            if header["fedbandit_trace"] != 1:
+                raise FormatError(f"{path} was written by a newer version")
+            return cls(dim=int(header["dim"]), **columns)
+        except (KeyError, ValueError, TypeError) as error:
+            raise FormatError(f"expected a trace written by Trace.save in {path}: {error}") from None
+
+
+def rounds_to_record(record: str | Sequence[int], n_rounds: int) -> Index:
+    """Sorted round numbers (from 1) at which a trace keeps its columns; the last round is always among them."""
+    if isinstance(record, str):
+        if record == "all":
+            return np.arange(1, n_rounds + 1)
+        if record == "log":
+            points = np.unique(np.geomspace(1, n_rounds, num=min(n_rounds, 200)).round().astype(np.int64))
+            return np.union1d(points, [n_rounds])
+        raise InvalidParameter(f"expected record 'log', 'all' or a list of rounds, got {record!r}")
+    chosen = np.union1d(np.asarray(record, dtype=np.int64), [n_rounds])
+    if chosen[0] < 1 or chosen[-1] > n_rounds:
+        raise InvalidParameter(f"expected rounds to record from 1 to {n_rounds}, got {chosen[0]} to {chosen[-1]}")
+    return chosen
+
+
+class Recorder:
+    """Collects the columns while a run goes on."""
+
+    def __init__(self, dim: int, n_rounds: int, record: str | Sequence[int]) -> None:
+        self.dim = dim
+        self.rounds = rounds_to_record(record, n_rounds)
+        self.columns = np.zeros((len(self.rounds), 2))
+        self.counts = np.zeros((len(self.rounds), 3), dtype=np.int64)
+        self.next = 0
+        everything = record == "all" if isinstance(record, str) else False
+        self.agents = np.empty(n_rounds, dtype=np.int64) if everything else None
+        self.choices = np.empty(n_rounds, dtype=np.int64) if everything else None
+
+    def note(self, t: int, agent: int, choice: int, totals: tuple[float, float, int, int, int]) -> None:
+        """Round t (from 1) is over; `totals` are regret, reward, messages up, messages down, switches so far."""
+        if self.agents is not None and self.choices is not None:
+            self.agents[t - 1] = agent
+            self.choices[t - 1] = choice
+        if self.next < len(self.rounds) and self.rounds[self.next] == t:
+            self.columns[self.next] = totals[:2]
+            self.counts[self.next] = totals[2:]
+            self.next += 1
+
+    def trace(self) -> Trace:
+        """The finished trace."""
+        return Trace(
+            self.dim,
+            self.rounds,
+            self.columns[:, 0].copy(),
+            self.columns[:, 1].copy(),
+            self.counts[:, 0].copy(),
+            self.counts[:, 1].copy(),
+            self.counts[:, 2].copy(),
+            self.agents,
+            self.choices,
+        )

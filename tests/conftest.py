@@ -1,0 +1,20 @@
+"""Settings shared by every test.
+
+Warnings are errors (see pyproject.toml). Each test folder is a package, so that helpers are imported as
+`from tests.builders import make_agent`, in child processes too.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# Set before NumPy loads: two pytest workers with two BLAS threads each would fight over two cores.
+for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+os.environ.setdefault("MPLBACKEND", "Agg")  # figures are drawn without a screen
+
+# dev looks for new counterexamples at every run; ci tries the same examples each time, so that a red run is
+# always about the change at hand. No deadline in either: the first call of a compiled function is slow.
+settings.register_profile("dev", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))

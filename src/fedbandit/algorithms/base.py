@@ -1,4 +1,4 @@
-"""What every algorithm's agent and server share: validation, decisions and their rewards, exactly-once uploads."""
+"""What every algorithm's agent shares: validation, decisions and their rewards, uploads that are kept until answered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedbandit.algorithms.decision import Decision
-from fedbandit.algorithms.messages import Download, Poll, Pull, Receipt, Reply, Request, Upload
+from fedbandit.algorithms.messages import Download, Poll, Pull, Receipt, Reply, Upload
+from fedbandit.algorithms.server import BaseServer
 from fedbandit.core.arrays import Matrix, Vector, as_matrix, as_reward, as_vector, finite, frozen, whole_at_least
 from fedbandit.core.decision_sets import DecisionSet, Width, first_best, top_indices
 from fedbandit.core.statistics import RunningStats, SufficientStats
@@ -23,9 +24,6 @@ from fedbandit.errors import (
     FeatureMismatch,
     InvalidInput,
     NotFinite,
-    SequenceConflict,
-    SequenceGap,
-    StaleIncarnation,
     UnknownDecision,
 )
 
@@ -357,95 +355,6 @@ class BaseAgent:
         """The inverse of `_state`."""
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerEntry:
-    """What the server remembers of one agent: enough to recognise a retry, a gap and a twin."""
-
-    incarnation: str
-    sequence: int
-    digest: bytes
-
-
-class BaseServer:
-    """A server: `receive` an upload, answer with replies that name their addressees."""
-
-    def __init__(self, rule: Rule, prior: SufficientStats) -> None:
-        self.rule = rule
-        self.dim = rule.dim
-        self.stats = prior
-        self.version = 0
-        self.ledger: dict[str, LedgerEntry] = {}
-        self.retired: dict[str, set[str]] = {}
-
-    def enroll(self, agent_ids: Iterable[str]) -> None:
-        """Tell the server who is in the fleet. Algorithm 1 does not need to know; algorithms that push or poll do."""
-
-    def receive(self, message: Request) -> Download | Receipt | tuple[Reply, ...]:
-        """Merge an upload once, or answer a pull; Algorithm 1 answers the sender only."""
-        raise NotImplementedError
-
-    def _merge_once(self, upload: Upload) -> bool:
-        """Count the upload if it is the next of its agent; False if it is a retry that was counted before."""
-        if upload.stats.dim != self.dim:
-            raise DimensionMismatch(f"expected an upload with {self.dim} features, got {upload.stats.dim}")
-        _finite_upload(upload)
-        digest = upload.digest()
-        if not is_next(self.ledger.get(upload.agent_id), self.retired.get(upload.agent_id, set()), upload, digest):
-            return False
-        known = self.ledger.get(upload.agent_id)
-        if known is not None and known.incarnation != upload.incarnation:
-            self.retired.setdefault(upload.agent_id, set()).add(known.incarnation)
-        self.ledger[upload.agent_id] = LedgerEntry(upload.incarnation, upload.sequence, digest)
-        self.stats = self.stats + upload.stats
-        self.version += 1
-        return True
-
-    def _download(self, agent_id: str, incarnation: str | None = None) -> Download:
-        known = self.ledger.get(agent_id)
-        merged = 0
-        if known is not None and incarnation in (None, known.incarnation):
-            merged = known.sequence
-        return Download(agent_id, self.version, self.stats, merged)
-
-    def to_bytes(self) -> bytes:
-        """Everything this server knows, exactly; `fb.load` brings it back."""
-        from fedbandit.algorithms.snapshot import dump_server
-
-        return dump_server(self)
-
-    def __reduce__(self) -> tuple[Any, tuple[bytes]]:
-        from fedbandit.algorithms.snapshot import load
-
-        return load, (self.to_bytes(),)
-
-    def _state(self) -> dict[str, Any]:
-        return {}
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        """The inverse of `_state`."""
-
-
-def is_next(known: LedgerEntry | None, retired: set[str], upload: Upload, digest: bytes) -> bool:
-    """True if the upload must be merged, False if it was merged before; anything else is a named error."""
-    who = f"agent {upload.agent_id!r}"
-    if upload.incarnation in retired:
-        raise StaleIncarnation(
-            f"{who} has begun a new life; incarnation {upload.incarnation!r} may not upload any more"
-        )
-    last = known.sequence if known is not None and known.incarnation == upload.incarnation else 0
-    if upload.sequence == last + 1:
-        return True
-    if upload.sequence > last:
-        raise SequenceGap(f"{who}: expected sequence {last + 1}, got {upload.sequence}; an upload is missing")
-    if upload.sequence < 1:
-        raise SequenceGap(f"{who}: expected sequence {last + 1}, got {upload.sequence}; sequences begin at 1")
-    if upload.sequence == last and known is not None and digest != known.digest:
-        raise SequenceConflict(
-            f"{who}: sequence {upload.sequence} was merged with other content; do two processes share this identity?"
-        )
-    return False
-
-
 def _has_best(actions: Any) -> bool:
     return type(actions) is not np.ndarray and not hasattr(actions, "columns") and hasattr(actions, "best")
 
@@ -453,11 +362,3 @@ def _has_best(actions: Any) -> bool:
 def _finite_square(square: float) -> None:
     if not np.isfinite(square):
         raise NotFinite("expected features and rewards whose squares are finite numbers")
-
-
-def _finite_upload(upload: Upload) -> None:
-    stats = upload.stats
-    if not np.isfinite(float(stats.Sigma.sum()) + float(stats.b.sum()) + stats.reward_sum + stats.reward_sq_sum):
-        raise NotFinite(f"agent {upload.agent_id!r}: expected finite statistics in an upload")
-    if stats.n_obs < 0:
-        raise InvalidInput(f"agent {upload.agent_id!r}: expected n_obs ≥ 0, got {stats.n_obs}")

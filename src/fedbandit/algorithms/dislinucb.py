@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fedbandit.algorithms.base import BaseAgent, BaseServer, Judgement
+from fedbandit.algorithms.base import BaseAgent, Judgement
 from fedbandit.algorithms.messages import Download, Poll, Pull, Receipt, Reply, Request, Upload
 from fedbandit.algorithms.rules import LinearRule, check_agent_id
+from fedbandit.algorithms.server import BaseServer
 from fedbandit.core.arrays import Matrix, Vector, at_least
 from fedbandit.core.eager import EagerEstimate
 from fedbandit.core.growth import GrowthTracker, exceeds

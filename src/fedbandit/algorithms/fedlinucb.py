@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedbandit.algorithms.base import BaseAgent, BaseServer, Judgement
+from fedbandit.algorithms.base import BaseAgent, Judgement
 from fedbandit.algorithms.messages import Download, Pull, Receipt, Request, Upload
 from fedbandit.algorithms.rules import LinearRule, check_agent_id, one_of
+from fedbandit.algorithms.server import BaseServer
 from fedbandit.core.arrays import Matrix, Vector, at_least
 from fedbandit.core.growth import GrowthTracker, exceeds
 from fedbandit.core.ridge import RidgeModel

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fedbandit.algorithms.base import BaseAgent, BaseServer, LedgerEntry
+from fedbandit.algorithms.base import BaseAgent
 from fedbandit.algorithms.catalog import rule_from_dict
 from fedbandit.algorithms.messages import Upload, packed_bytes
+from fedbandit.algorithms.server import BaseServer, LedgerEntry
 from fedbandit.core.arrays import frozen
 from fedbandit.core.statistics import RunningStats, SufficientStats, packed_length, unpack_symmetric
 from fedbandit.errors import FormatError, UnsupportedFormat

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedbandit.algorithms.base import BaseAgent, BaseServer, Rule
+from fedbandit.algorithms.base import BaseAgent, Rule
 from fedbandit.algorithms.messages import Download, Pull, Request, Upload
+from fedbandit.algorithms.server import BaseServer
 from fedbandit.core.arrays import Vector, whole_at_least
 from fedbandit.core.decision_sets import Ball, DecisionSet
 from fedbandit.errors import DimensionMismatch, InvalidParameter

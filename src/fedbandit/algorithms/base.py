@@ -1,4 +1,4 @@
-"""What every algorithm's agent shares: validation, decisions and their rewards, uploads that are kept until answered."""
+"""What every algorithm's agent shares: validation, decisions and their rewards, uploads kept until answered."""
 
 from __future__ import annotations
 

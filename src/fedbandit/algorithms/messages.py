@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbandit.core.statistics import SufficientStats, pack_symmetric, packed_length
+from fedbandit.core.arrays import frozen
+from fedbandit.core.statistics import SufficientStats, pack_symmetric, packed_length, unpack_symmetric
+from fedbandit.errors import FormatError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Upload:
 
     def digest(self) -> bytes:
         """Sixteen bytes that two uploads share only if their statistics are equal to the last bit."""
-        return hashlib.blake2b(packed_bytes(self.stats), digest_size=16).digest()
+        return digest_of(packed_bytes(self.stats))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,29 @@ def packed_bytes(stats: SufficientStats) -> bytes:
     return np.concatenate([pack_symmetric(stats.Sigma), stats.b, tail]).astype("<f8").tobytes()
 
 
+def digest_of(packed: bytes) -> bytes:
+    """The first sixteen bytes of SHA-256, which every language and every browser has."""
+    return hashlib.sha256(packed).digest()[:16]
+
+
+def n_packed(dim: int) -> int:
+    """Numbers in the canonical bytes of statistics: d(d+1)/2 + d + 3."""
+    return packed_length(dim) + dim + 3
+
+
+def stats_from_bytes(packed: bytes, dim: int) -> SufficientStats:
+    """The statistics of canonical bytes."""
+    if len(packed) != 8 * n_packed(dim):
+        raise FormatError(f"expected {8 * n_packed(dim)} bytes of statistics for {dim} features, got {len(packed)}")
+    numbers = np.frombuffer(packed, dtype="<f8").astype(np.float64)
+    n = packed_length(dim)
+    n_obs, reward_sum, reward_sq_sum = numbers[n + dim :].tolist()
+    if not (np.isfinite(n_obs) and n_obs == int(n_obs)):
+        raise FormatError(f"expected a whole number of observations, got {n_obs}")
+    Sigma = frozen(unpack_symmetric(numbers[:n], dim))
+    return SufficientStats(Sigma, frozen(numbers[n : n + dim].copy()), int(n_obs), reward_sum, reward_sq_sum)
+
+
 def n_scalars(dim: int) -> int:
     """Scalars in one upload or download as the literature counts them: d(d+1)/2 + d."""
     return packed_length(dim) + dim
@@ -79,4 +104,4 @@ def n_scalars(dim: int) -> int:
 
 def n_bytes(dim: int) -> int:
     """Bytes of one upload's or download's numbers on our wire: the scalars, n_obs, Σr and Σr², eight bytes each."""
-    return 8 * (n_scalars(dim) + 3)
+    return 8 * n_packed(dim)

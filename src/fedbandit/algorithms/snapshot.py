@@ -6,14 +6,12 @@ import itertools
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from fedbandit.algorithms.base import BaseAgent
 from fedbandit.algorithms.catalog import rule_from_dict
-from fedbandit.algorithms.messages import Upload, packed_bytes
+from fedbandit.algorithms.messages import Upload, packed_bytes, stats_from_bytes
 from fedbandit.algorithms.server import BaseServer, LedgerEntry
-from fedbandit.core.arrays import frozen
-from fedbandit.core.statistics import RunningStats, SufficientStats, packed_length, unpack_symmetric
+from fedbandit.core.statistics import RunningStats, SufficientStats
 from fedbandit.errors import FormatError, UnsupportedFormat
 
 FORMAT = "fedbandit"
@@ -120,13 +118,7 @@ def _pack(stats: SufficientStats) -> dict[str, Any]:
 
 
 def _unpack(data: dict[str, Any]) -> SufficientStats:
-    dim, numbers = int(data["dim"]), np.frombuffer(data["stats"], dtype="<f8").astype(np.float64)
-    n = packed_length(dim)
-    if len(numbers) != n + dim + 3:
-        raise FormatError(f"expected {n + dim + 3} numbers for {dim} features, got {len(numbers)}")
-    n_obs, reward_sum, reward_sq_sum = numbers[n + dim :].tolist()
-    Sigma = frozen(unpack_symmetric(numbers[:n], dim))
-    return SufficientStats(Sigma, frozen(numbers[n : n + dim].copy()), int(n_obs), reward_sum, reward_sq_sum)
+    return stats_from_bytes(data["stats"], int(data["dim"]))
 
 
 def _pack_all(value: Any) -> Any:

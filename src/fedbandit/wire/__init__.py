@@ -1,0 +1,1 @@
+"""Messages as bytes: the format that every client and server speaks."""

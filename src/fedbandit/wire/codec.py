@@ -1,0 +1,145 @@
+"""Messages <-> bytes: msgpack maps with named fields, statistics as raw little-endian float64, a format version.
+
+A body is at most a few hundred bytes longer than its numbers. Decoding is typed: whatever the bytes are, the result is
+a message or a `FormatError`, and nothing is ever executed. docs/protocol.md has the layout for other languages.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from fedbandit.algorithms.messages import Download, Upload, digest_of, n_packed, packed_bytes, stats_from_bytes
+from fedbandit.core.arrays import Vector
+from fedbandit.errors import FormatError, UnsupportedFormat
+
+VERSION = 1
+CONTENT_TYPE = "application/vnd.fedbandit.v1+msgpack"
+MAX_DIM = 4096
+ENVELOPE = 1024  # more than any field but the statistics needs together
+
+
+class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An upload on the wire. `stats` is Σ (upper triangle, row by row), b, n_obs, Σr, Σr²: 8 bytes each."""
+
+    v: int = VERSION
+    agent: str
+    incarnation: str
+    sequence: int
+    digest: bytes  # first 16 bytes of SHA-256 of `stats`
+    dim: int
+    stats: bytes
+    growth: float  # log det(Σ_m + Σ_loc) − log det Σ_m when the upload was made
+    model_version: int = 0  # of the model that the agent decides on
+    waiting: int = 0  # observations that the agent holds besides this upload
+
+
+class SyncReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A download on the wire; `stats` is laid out as in a request, with λ on the diagonal of Σ."""
+
+    v: int = VERSION
+    agent: str
+    version: int  # uploads merged so far
+    acknowledged: int  # last merged sequence of this agent's incarnation
+    dim: int
+    stats: bytes
+    settings: str = ""  # changes when the model's settings do
+
+
+_request_decoder = msgspec.msgpack.Decoder(SyncRequest)
+_reply_decoder = msgspec.msgpack.Decoder(SyncReply)
+_encoder = msgspec.msgpack.Encoder()
+Message = TypeVar("Message", SyncRequest, SyncReply)
+
+
+def max_bytes(dim: int) -> int:
+    """The longest body that a message for this many features may have."""
+    return 8 * n_packed(dim) + ENVELOPE
+
+
+def encode(message: SyncRequest | SyncReply) -> bytes:
+    """The bytes of a message."""
+    return _encoder.encode(message)
+
+
+def decode_request(body: bytes) -> SyncRequest:
+    """The request in a body, with every field checked that can be checked without knowing the model."""
+    request = _decode(_request_decoder, body)
+    _require(1 <= len(request.agent) <= 200, "agent: 1 to 200 characters")
+    _require(1 <= len(request.incarnation) <= 64, "incarnation: 1 to 64 characters")
+    _require(1 <= request.sequence < 1 << 53, "sequence: 1 or more")
+    _require(request.model_version >= 0 and request.waiting >= 0, "model_version and waiting: 0 or more")
+    _require(math.isfinite(request.growth), "growth: a finite number")
+    _require(request.digest == digest_of(request.stats), "digest: the first 16 bytes of SHA-256 of stats")
+    return request
+
+
+def decode_reply(body: bytes) -> SyncReply:
+    """The reply in a body."""
+    reply = _decode(_reply_decoder, body)
+    _require(reply.version >= 0 and reply.acknowledged >= 0, "version and acknowledged: 0 or more")
+    return reply
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Message], body: bytes) -> Message:
+    try:
+        message = decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise FormatError(f"the body is not a fedbandit message: {error}") from None
+    if message.v != VERSION:
+        raise UnsupportedFormat(f"expected format version {VERSION}, got {message.v}")
+    _require(1 <= message.dim <= MAX_DIM, f"dim: 1 to {MAX_DIM}")
+    _require(len(message.stats) == 8 * n_packed(message.dim), f"stats: {8 * n_packed(message.dim)} bytes")
+    return message
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise FormatError(f"the message is malformed; expected {what}")
+
+
+def numbers_of(message: SyncRequest | SyncReply) -> Vector:
+    """The packed statistics as a read-only vector, without a copy; two of them add to the packed sum."""
+    return np.frombuffer(message.stats, dtype="<f8")
+
+
+def request_of(upload: Upload, *, model_version: int = 0, waiting: int = 0) -> SyncRequest:
+    """An upload, ready for the wire."""
+    stats = packed_bytes(upload.stats)
+    return SyncRequest(
+        agent=upload.agent_id,
+        incarnation=upload.incarnation,
+        sequence=upload.sequence,
+        digest=digest_of(stats),
+        dim=upload.stats.dim,
+        stats=stats,
+        growth=upload.growth,
+        model_version=model_version,
+        waiting=waiting,
+    )
+
+
+def upload_of(request: SyncRequest) -> Upload:
+    """The upload in a request."""
+    stats = stats_from_bytes(request.stats, request.dim)
+    return Upload(request.agent, request.incarnation, request.sequence, stats, request.growth)
+
+
+def reply_of(download: Download, *, settings: str = "") -> SyncReply:
+    """A download, ready for the wire."""
+    return SyncReply(
+        agent=download.agent_id,
+        version=download.version,
+        acknowledged=download.acknowledged,
+        dim=download.stats.dim,
+        stats=packed_bytes(download.stats),
+        settings=settings,
+    )
+
+
+def download_of(reply: SyncReply) -> Download:
+    """The download in a reply."""
+    return Download(reply.agent, reply.version, stats_from_bytes(reply.stats, reply.dim), reply.acknowledged)

@@ -15,6 +15,23 @@
     │   ├── SequenceConflict            the same sequence with other content: two processes, one identity
     │   ├── StaleIncarnation            a later life of this agent has taken over
     │   └── ImplausibleUpload           no data can give these sums
+    ├── ServiceError                    the server cannot or may not do it; each has an HTTP `status`
+    │   ├── Unauthenticated             401: no token, or one that is not known
+    │   ├── Forbidden                   403: the token may not do this
+    │   ├── UnknownModel                404
+    │   ├── UnknownAgent                404
+    │   ├── AlreadyExists               409: a model or an agent of this name
+    │   ├── BodyTooLarge                413
+    │   ├── Overloaded                  503: shed; try again after `Retry-After`
+    │   ├── StoreUnavailable            503: the database cannot be reached
+    │   └── SchemaTooNew                the data directory was written by a newer version
+    ├── LiveError                       an agent inside an application, talking to a server
+    │   ├── NotReachable                no answer in time; nothing is lost
+    │   ├── Refused                     the server said no, and saying it again will not help
+    │   ├── StateDirInUse               another process holds the state directory
+    │   ├── StateMismatch               the state directory belongs to another agent or model
+    │   ├── ForkedProcess               used after a fork; connect again in the child
+    │   └── Closed                      the agent was closed
     ├── FormatError (ValueError)        bytes that are not what they should be
     │   └── UnsupportedFormat           written by a newer version
     └── MissingExtra (ImportError)      an optional dependency is not installed
@@ -91,6 +108,97 @@ class StaleIncarnation(ProtocolError):
 
 class ImplausibleUpload(ProtocolError):
     """Sums that no data can give."""
+
+
+class ServiceError(FedbanditError):
+    """The server cannot or may not do it; `status` is the HTTP status."""
+
+    status = 500
+
+
+class Unauthenticated(ServiceError):
+    """No token, or one that is not known."""
+
+    status = 401
+
+
+class Forbidden(ServiceError):
+    """The token may not do this."""
+
+    status = 403
+
+
+class UnknownModel(ServiceError):
+    """There is no model of this name."""
+
+    status = 404
+
+
+class UnknownAgent(ServiceError):
+    """There is no agent of this name in this model."""
+
+    status = 404
+
+
+class AlreadyExists(ServiceError):
+    """There is one of this name already."""
+
+    status = 409
+
+
+class BodyTooLarge(ServiceError):
+    """The request is longer than any honest one."""
+
+    status = 413
+
+
+class Overloaded(ServiceError):
+    """More requests than the server can take now; try again after `Retry-After`."""
+
+    status = 503
+
+
+class StoreUnavailable(ServiceError):
+    """The database cannot be reached."""
+
+    status = 503
+
+
+class SchemaTooNew(ServiceError):
+    """The data was written by a version of fedbandit that is newer than this one."""
+
+
+class LiveError(FedbanditError):
+    """An agent inside an application, talking to a server."""
+
+
+class NotReachable(LiveError):
+    """The server did not answer in time; what was observed is kept and sent later."""
+
+
+class Refused(LiveError):
+    """The server said no, and saying it again will not help; `reason` is its error code."""
+
+    def __init__(self, message: str, *, reason: str = "", status: int = 0) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.status = status
+
+
+class StateDirInUse(LiveError):
+    """Another process holds the state directory."""
+
+
+class StateMismatch(LiveError):
+    """The state directory belongs to another agent or model."""
+
+
+class ForkedProcess(LiveError):
+    """The agent was made before a fork; connect again in the child."""
+
+
+class Closed(LiveError):
+    """The agent was closed."""
 
 
 class FormatError(FedbanditError, ValueError):

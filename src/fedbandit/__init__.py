@@ -13,23 +13,54 @@
 1
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fedbandit import errors
-from fedbandit.algorithms.async_linucb import AsyncLinUCB
 from fedbandit.algorithms.decision import Decision
-from fedbandit.algorithms.dislinucb import DisLinUCB
 from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.algorithms.messages import Download, Poll, Pull, Receipt, Upload
-from fedbandit.algorithms.oful import OFUL
-from fedbandit.algorithms.snapshot import load
 from fedbandit.core import radius, theory
 from fedbandit.core.decision_sets import Ball
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
-from fedbandit.simulation import participation, worlds
-from fedbandit.simulation.runner import simulate
-from fedbandit.simulation.trace import Trace
+
+if TYPE_CHECKING:
+    from fedbandit.algorithms.async_linucb import AsyncLinUCB
+    from fedbandit.algorithms.dislinucb import DisLinUCB
+    from fedbandit.algorithms.oful import OFUL
+    from fedbandit.algorithms.snapshot import load
+    from fedbandit.simulation import participation, worlds
+    from fedbandit.simulation.runner import simulate
+    from fedbandit.simulation.trace import Trace
 
 __version__ = "0.1.0"
+
+# An agent on a device needs none of these: they are imported when they are first asked for.
+_LAZY = {
+    "AsyncLinUCB": "fedbandit.algorithms.async_linucb",
+    "DisLinUCB": "fedbandit.algorithms.dislinucb",
+    "OFUL": "fedbandit.algorithms.oful",
+    "Trace": "fedbandit.simulation.trace",
+    "load": "fedbandit.algorithms.snapshot",
+    "participation": "fedbandit.simulation.participation",
+    "simulate": "fedbandit.simulation.runner",
+    "worlds": "fedbandit.simulation.worlds",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'fedbandit' has no attribute {name!r}")
+    module = import_module(_LAZY[name])
+    value = module if _LAZY[name].endswith(f".{name}") else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 __all__ = [
     "OFUL",

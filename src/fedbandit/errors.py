@@ -8,8 +8,8 @@
     │   ├── NotFinite                   NaN or infinity, also by overflow
     │   └── EmptyDecisionSet            nothing to choose from
     ├── DecisionError (LookupError)     a reward that cannot be booked
-    │   ├── UnknownDecision             this agent never made it, or dropped it
-    │   └── AlreadyObserved             it has its reward already
+    │   ├── UnknownDecision             this agent never made it
+    │   └── AlreadyObserved             it has its reward already, or is waited for no more
     ├── ProtocolError                   a message that must not be merged
     │   ├── SequenceGap                 an upload between this one and the last is missing
     │   ├── SequenceConflict            the same sequence with other content: two processes, one identity
@@ -83,11 +83,11 @@ class DecisionError(FedbanditError, LookupError):
 
 
 class UnknownDecision(DecisionError):
-    """The agent never made this decision, or has dropped it."""
+    """The agent never made this decision."""
 
 
 class AlreadyObserved(DecisionError):
-    """The decision has its reward already."""
+    """The decision has its reward already, expired or was dropped: it is waited for no more."""
 
 
 class ProtocolError(FedbanditError):

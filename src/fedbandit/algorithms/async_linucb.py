@@ -67,6 +67,10 @@ class AsyncLinUCBAgent(BaseAgent):
         beta = self.rule.beta_for(estimate, n_obs=estimate.stats.n_obs, version=self.model_version)
         return Judgement(estimate, beta, self.model_version)
 
+    def _best(self, X: Matrix) -> tuple[int, int]:
+        with self._lock:  # the estimate changes in place
+            return super()._best(X)
+
     def _upper(self, X: Matrix) -> tuple[Vector, int]:
         with self._lock:
             return super()._upper(X)
@@ -147,9 +151,9 @@ class AsyncLinUCBServer(BaseServer):
         """Merge an upload once, then push to every agent whose knowledge has fallen behind."""
         if isinstance(message, Pull):
             return self._pushed(message.agent_id, factorise(self.stats.Sigma).log_det)
-        self.enroll([message.agent_id])
         if not self._merge_once(message):
             return self._pushed(message.agent_id, factorise(self.stats.Sigma).log_det)
+        self.enroll([message.agent_id])
         own = self.known[message.agent_id][0] + message.stats
         self.known[message.agent_id] = (own, factorise(own.Sigma).log_det)
         log_det = factorise(self.stats.Sigma).log_det

@@ -10,12 +10,22 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.messages import Download, Poll, Pull, Receipt, Reply, Upload
 from fedbandit.algorithms.server import BaseServer
-from fedbandit.core.arrays import Matrix, Vector, as_matrix, as_reward, as_vector, finite, frozen, whole_at_least
+from fedbandit.core.arrays import (
+    LARGEST,
+    Matrix,
+    Vector,
+    as_matrix,
+    as_reward,
+    as_vector,
+    finite,
+    frozen,
+    whole_at_least,
+)
 from fedbandit.core.decision_sets import DecisionSet, Width, first_best, top_indices
 from fedbandit.core.statistics import RunningStats, SufficientStats
 from fedbandit.errors import (
@@ -23,11 +33,11 @@ from fedbandit.errors import (
     DimensionMismatch,
     FeatureMismatch,
     InvalidInput,
-    NotFinite,
     UnknownDecision,
 )
 
 MAX_PENDING = 100_000
+MANY_NUMBERS = 2048  # decision sets from here on are searched by bounds first
 
 
 class Rule(Protocol):
@@ -62,6 +72,8 @@ class Estimate(Protocol):
     def log_det(self) -> float: ...
     def predict(self, actions: Matrix) -> Vector: ...
     def widths(self, actions: Matrix) -> Vector: ...
+    def upper(self, actions: Matrix, beta: float) -> Vector: ...
+    def contenders(self, actions: Matrix, beta: float) -> NDArray[np.intp] | None: ...
 
 
 class Judgement(NamedTuple):
@@ -93,6 +105,7 @@ class BaseAgent:
         self._local: RunningStats | None = None
         self._pending: dict[int, None] = {}
         self._decisions = itertools.count()
+        self._newest = -1  # number of the last decision made
         self._prefix = f"{self.incarnation[:12]}-"
         self._lock = threading.RLock()
 
@@ -130,11 +143,12 @@ class BaseAgent:
                 raise InvalidInput("top k needs a finite array of actions, got a decision set with best()")
             return self._choose_from(actions)  # type: ignore[arg-type]
         X = self._read(actions)
-        upper, version = self._upper(X)
         if k is None:
-            return self._decide(X, first_best(upper), version)
+            index, version = self._best(X)
+            return self._decide(X, index, version)
         if not 1 <= whole_at_least(k, 1, "k") <= len(X):
             raise InvalidInput(f"expected k between 1 and the {len(X)} actions there are, got {k}")
+        upper, version = self._upper(X)
         return [self._decide(X, index, version) for index in top_indices(upper, k)]
 
     def choose_many(self, decision_sets: Sequence[ArrayLike]) -> list[Decision]:
@@ -168,7 +182,7 @@ class BaseAgent:
         """Book the reward of a decision, at most once, or of any row; returns an upload when one should travel."""
         value = as_reward(reward)
         with self._lock:
-            x = self._settle(decision, value) if isinstance(decision, Decision) else self._row(decision, value)
+            x = self._settle(decision) if isinstance(decision, Decision) else self._row(decision)
             self.n_rounds += 1
             return self._absorb(x, value)
 
@@ -176,13 +190,12 @@ class BaseAgent:
         """Learn from rows and rewards gathered elsewhere; the trigger is tested once, at the end."""
         rows = self._read(X)
         stats = SufficientStats.of(rows, y)
-        _finite_square(float(np.trace(stats.Sigma)) + stats.reward_sq_sum)
         with self._lock:
             self.n_rounds += stats.n_obs
             return self._absorb_batch(stats, rows, np.asarray(y, dtype=np.float64))
 
     def expire(self, decision: Decision) -> None:
-        """Give up waiting for the reward of a decision; a reward that comes later raises `UnknownDecision`."""
+        """Give up waiting for the reward of a decision; a reward that comes later raises `AlreadyObserved`."""
         with self._lock:
             self._pending.pop(self._number_of(decision), None)
 
@@ -256,14 +269,18 @@ class BaseAgent:
         ):
             return actions
         if hasattr(actions, "columns") and hasattr(actions, "to_numpy"):
-            self._check_columns([str(name) for name in actions.columns])
-            actions = actions.to_numpy()
+            return self._read_frame(actions)
         return as_matrix(actions, self.dim)
 
+    def _read_frame(self, frame: Any) -> Matrix:
+        names = [str(name) for name in frame.columns]
+        self._check_columns(names)
+        rows = finite(as_matrix(frame.to_numpy(), self.dim), "actions")
+        self.features = tuple(names)
+        return rows
+
     def _check_columns(self, names: list[str]) -> None:
-        if self.features is None and len(names) == self.dim:
-            self.features = tuple(names)
-        elif self.features is not None and tuple(names) != self.features:
+        if self.features is not None and tuple(names) != self.features:
             missing = [name for name in self.features if name not in names]
             extra = [name for name in names if name not in self.features]
             raise FeatureMismatch(
@@ -271,14 +288,28 @@ class BaseAgent:
                 + (f"; missing {missing}, unexpected {extra}" if missing or extra else "; the order differs")
             )
 
+    def _best(self, X: Matrix) -> tuple[int, int]:
+        """Index of the best row and the version of the model that says so."""
+        estimate, beta, version = self._judge()
+        if X.size >= MANY_NUMBERS:
+            rows = estimate.contenders(X, beta)
+            if rows is not None:
+                upper = estimate.upper(X[rows], beta)
+                index = first_best(upper)
+                if abs(upper[index]) <= LARGEST and beta > 0.0:
+                    return int(rows[index]), version
+        upper = estimate.upper(X, beta)
+        index = first_best(upper)
+        # A NaN or an infinity anywhere in X makes the best bound NaN or infinite, unless β = 0 hides the widths.
+        if not abs(upper[index]) <= LARGEST or beta == 0.0:
+            _check_scores(X, upper)
+        return index, version
+
     def _upper(self, X: Matrix) -> tuple[Vector, int]:
         """Upper bounds of all rows, finite or a named error, and the version of the model behind them."""
         estimate, beta, version = self._judge()
-        upper = estimate.predict(X) + beta * estimate.widths(X)
-        # A NaN or an infinity in X makes a NaN or an infinity here, so one sum checks everything; a zero β hides it.
-        if not np.isfinite(upper.sum()) or beta == 0.0:
-            finite(X, "actions")
-            finite(upper, "scores: features are too large, and their squares")
+        upper = estimate.upper(X, beta)
+        _check_scores(X, upper)
         return upper, version
 
     # -- decisions and their rewards ---------------------------------------------------------------------------
@@ -293,7 +324,7 @@ class BaseAgent:
         return self._issue(None, as_vector(x, self.dim, "best()").copy(), version)
 
     def _issue(self, index: int | None, x: Vector, version: int) -> Decision:
-        number = next(self._decisions)
+        number = self._newest = next(self._decisions)
         self._pending[number] = None
         if len(self._pending) > self.max_pending:
             self._drop_oldest()
@@ -305,15 +336,17 @@ class BaseAgent:
                 self._pending.pop(next(iter(self._pending)))
 
     def _number_of(self, decision: Decision) -> int:
-        prefix, _, number = decision.id.rpartition("-")
-        if decision.agent_id != self.agent_id or prefix + "-" != self._prefix or not number.isdigit():
+        prefix, _, digits = decision.id.rpartition("-")
+        number = int(digits) if digits.isdecimal() and len(digits) < 20 else -1
+        mine = decision.agent_id == self.agent_id and prefix + "-" == self._prefix
+        if not mine or not (0 <= number <= self._newest or number in self._pending):
             raise UnknownDecision(
                 f"agent {self.agent_id!r} never made decision {decision.id!r} of agent {decision.agent_id!r}; "
                 f"pass its row instead: observe(decision.x, reward)"
             )
-        return int(number)
+        return number
 
-    def _settle(self, decision: Decision, reward: float) -> Vector:
+    def _settle(self, decision: Decision) -> Vector:
         """The row of a decision that may be booked now; it cannot be booked again."""
         number = self._number_of(decision)
         if number not in self._pending:
@@ -321,18 +354,15 @@ class BaseAgent:
                 f"decision {decision.id!r} has its reward already, expired, "
                 f"or was dropped as the oldest of {self.max_pending} waiting ones"
             )
-        if decision.x.shape != (self.dim,):
-            raise DimensionMismatch(f"expected a decision with {self.dim} features, got shape {decision.x.shape}")
-        _finite_square(float(decision.x @ decision.x) + reward * reward)
+        x = decision.x
+        # One product finds every NaN, infinity and giant; only then is it worth saying which.
+        if x.shape != (self.dim,) or not float(x @ x) <= LARGEST:
+            x = as_vector(x, self.dim, "the decision's row")
         del self._pending[number]
-        return decision.x
-
-    def _row(self, row: Any, reward: float) -> Vector:
-        if hasattr(row, "to_numpy"):
-            row = row.to_numpy()
-        x = as_vector(row, self.dim)
-        _finite_square(float(x @ x) + reward * reward)
         return x
+
+    def _row(self, row: Any) -> Vector:
+        return as_vector(row.to_numpy() if hasattr(row, "to_numpy") else row, self.dim)
 
     # -- saving ------------------------------------------------------------------------------------------------
 
@@ -359,6 +389,6 @@ def _has_best(actions: Any) -> bool:
     return type(actions) is not np.ndarray and not hasattr(actions, "columns") and hasattr(actions, "best")
 
 
-def _finite_square(square: float) -> None:
-    if not np.isfinite(square):
-        raise NotFinite("expected features and rewards whose squares are finite numbers")
+def _check_scores(X: Matrix, upper: Vector) -> None:
+    finite(X, "actions")
+    finite(upper, "scores of these actions")

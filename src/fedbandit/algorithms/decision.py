@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from fedbandit.core.arrays import Vector, as_float_array, frozen
 from fedbandit.errors import FormatError
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, eq=False):
     """What `choose` returns and `observe` takes back, now or days later."""
 
     id: str
@@ -40,7 +40,7 @@ class Decision:
                 str(data["agent_id"]),
                 int(data["model_version"]),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"expected a decision as written by Decision.to_dict, got {data!r}: {error}") from None
 
     def __eq__(self, other: object) -> bool:

@@ -59,6 +59,10 @@ class DisLinUCBAgent(BaseAgent):
         beta = self.rule.beta_for(estimate, n_obs=estimate.stats.n_obs, version=self.model_version)
         return Judgement(estimate, beta, self.model_version)
 
+    def _best(self, X: Matrix) -> tuple[int, int]:
+        with self._lock:  # the estimate changes in place
+            return super()._best(X)
+
     def _upper(self, X: Matrix) -> tuple[Vector, int]:
         with self._lock:
             return super()._upper(X)
@@ -133,9 +137,9 @@ class DisLinUCBServer(BaseServer):
         """Merge an upload once; poll the others, or answer all when it was the last one awaited."""
         if isinstance(message, Pull):
             return self._download(message.agent_id, message.incarnation)
-        self.fleet.setdefault(message.agent_id)
         if not self._merge_once(message) and message.agent_id not in self.awaited:
             return self._download(message.agent_id, message.incarnation)
+        self.fleet.setdefault(message.agent_id)
         if not self.awaited:
             self.awaited = set(self.fleet) - {message.agent_id}
             polls = tuple(Poll(agent_id) for agent_id in self.fleet if agent_id in self.awaited)

@@ -69,6 +69,7 @@ class FedLinUCBAgent(BaseAgent):
         self._threshold = math.log1p(rule.alpha)
         self._top_bound = 0.0  # ≥ λ_max(Σ_m⁻¹ Σ_loc), for the spectral trigger
         self._wants_model = rule.join
+        self._spectral = rule.trigger == "spectral"
 
     # -- deciding
 
@@ -96,14 +97,15 @@ class FedLinUCBAgent(BaseAgent):
 
     def _absorb(self, x: Vector, reward: float) -> Upload | None:
         self._gather(x, reward)
-        tracker = self._tracking()
-        tracker.observe(x)
+        tracker = self._tracker or self._tracking()
+        growth = tracker.observe(x)
         if tracker.is_stale:
             tracker.restart(self._everything())
-        if self.rule.trigger == "spectral":
+            growth = tracker.value
+        if self._spectral:
             z = self.model.factor.W @ x
             self._top_bound += float(z @ z)
-        return self._exchange_if_due()
+        return None if growth <= self._threshold else self._exchange_if_due()
 
     def _absorb_batch(self, stats: SufficientStats, X: Matrix, y: Vector) -> Upload | None:
         self._gather_batch(stats)
@@ -126,7 +128,7 @@ class FedLinUCBAgent(BaseAgent):
             # det(I + A) ≥ 1 + λ_max(A): the spectral trigger never fires before this one does.
             if not exceeds(self._tracker.value, self._threshold):
                 return False
-            return self.rule.trigger == "determinant" or self._spectral_due()
+            return not self._spectral or self._spectral_due()
 
     def _spectral_due(self) -> bool:
         if exceeds(self._top_bound, self.rule.alpha):
@@ -152,7 +154,7 @@ class FedLinUCBAgent(BaseAgent):
 
     def _received(self, receipt: Receipt) -> Upload | None:
         self._wants_model = self.rule.refresh == "arrival"
-        return None
+        return self._recount()
 
     def _take(self, download: Download) -> Upload | None:
         if download.version < self.model_version:
@@ -162,11 +164,14 @@ class FedLinUCBAgent(BaseAgent):
         self.model_version = download.version
         self.n_switches += 1
         self._judgement = None
+        return self._recount()
+
+    def _recount(self) -> Upload | None:
+        """Growth from the model on; data that was seen while the exchange was under way counts already."""
         self._tracker = None
         self._top_bound = 0.0
         if self.in_flight is None and (self._local is None or self._local.n_obs == 0):
             return None
-        # Data that was seen while the exchange was under way counts against the new model.
         self._tracking().restart(self._everything())
         self._top_bound = math.inf
         return self._exchange_if_due()

@@ -69,8 +69,12 @@ class IndependentAgent(BaseAgent):
             self.estimate, self.rule.beta_for(self.estimate, n_obs=n_obs, version=n_obs), self.model_version
         )
 
-    def _upper(self, X: Matrix) -> tuple[Vector, int]:
+    def _best(self, X: Matrix) -> tuple[int, int]:
         with self._lock:  # the estimate changes in place
+            return super()._best(X)
+
+    def _upper(self, X: Matrix) -> tuple[Vector, int]:
+        with self._lock:
             return super()._upper(X)
 
     def _absorb(self, x: Vector, reward: float) -> Upload | None:
@@ -218,9 +222,9 @@ class SharedServer(BaseServer):
         """Merge an upload once; the new model goes to the whole fleet."""
         if isinstance(message, Pull):
             return self._download(message.agent_id, message.incarnation)
-        self.fleet.setdefault(message.agent_id)
         if not self._merge_once(message):
             return self._download(message.agent_id, message.incarnation)
+        self.fleet.setdefault(message.agent_id)
         return tuple(self._download(agent_id) for agent_id in self.fleet)
 
     def _state(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -62,9 +63,12 @@ class LinearRule:
         if isinstance(self.radius, radii.Fixed):
             return self.radius.beta
         rho = max(estimate.log_det - self.prior_model.log_det, 0.0)
-        return self.radius(
+        beta = self.radius(
             radii.Evidence(self.dim, self.lam, self.trigger_level, rho, n_obs, version, self.trigger_kind)
         )
+        if not math.isfinite(beta):
+            raise InvalidParameter(f"expected a finite radius, got {beta} at alpha = {self.trigger_level:g}")
+        return beta
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values with the algorithm's name, for files and for the wire."""

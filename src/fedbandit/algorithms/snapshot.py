@@ -12,7 +12,7 @@ from fedbandit.algorithms.catalog import rule_from_dict
 from fedbandit.algorithms.messages import Upload, packed_bytes, stats_from_bytes
 from fedbandit.algorithms.server import BaseServer, LedgerEntry
 from fedbandit.core.statistics import RunningStats, SufficientStats
-from fedbandit.errors import FormatError, UnsupportedFormat
+from fedbandit.errors import FedbanditError, FormatError, UnsupportedFormat
 
 FORMAT = "fedbandit"
 VERSION = 1
@@ -74,7 +74,9 @@ def load(blob: bytes) -> Any:
         rule = rule_from_dict(data["rule"])
         restore = {"agent": _load_agent, "server": _load_server}[data["kind"]]
         return restore(rule, data["state"])
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except FedbanditError:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:
         raise FormatError(f"the saved state is damaged: {type(error).__name__} {error}") from None
 
 
@@ -96,6 +98,7 @@ def _load_agent(rule: Any, state: dict[str, Any]) -> BaseAgent:
     agent.max_pending = state["max_pending"]
     agent._pending = dict.fromkeys(state["pending"])
     agent._decisions = itertools.count(state["next_decision"])
+    agent._newest = state["next_decision"] - 1
     if state["local"] is not None:
         agent._local = RunningStats(rule.dim)
         agent._local.add(_unpack(state["local"]))

@@ -13,10 +13,16 @@ from fedbandit.errors import DimensionMismatch, EmptyDecisionSet, InvalidInput, 
 Vector = NDArray[np.float64]  # (d,)
 Matrix = NDArray[np.float64]  # (k, d) or (d, d)
 
+LARGEST = 1e100  # of a feature or a reward: squares, divided by any ridge and summed over any life, do not overflow
+
+# Scores this close (relatively) are a tie, and the lowest index wins: at the start all unit-norm actions tie
+# exactly, and without a rule the rounding of each engine would choose.
+TIE = 1e-12
+
 
 def frozen(array: NDArray[np.float64]) -> NDArray[np.float64]:
     """The same array, made read-only, so that it can be shared without a copy."""
-    array.flags.writeable = False
+    array.setflags(write=False)
     return array
 
 
@@ -56,21 +62,22 @@ def as_vector(values: ArrayLike, dim: int, what: str = "action") -> Vector:
 
 
 def finite(array: NDArray[np.float64], what: str) -> NDArray[np.float64]:
-    """The array itself if every entry is finite."""
-    if not np.isfinite(array).all():
-        bad = int(array.size - np.count_nonzero(np.isfinite(array)))
-        raise NotFinite(f"expected finite {what}, got {bad} entries that are NaN or infinite")
+    """The array itself if every entry is a finite number of at most 1e100 in size."""
+    usable = np.abs(array) <= LARGEST
+    if not usable.all():
+        bad = int(array.size - np.count_nonzero(usable))
+        raise NotFinite(f"expected finite {what}, got {bad} entries that are NaN, infinite or beyond ±{LARGEST:g}")
     return array
 
 
 def as_reward(value: Any) -> float:
-    """`value` as a finite float."""
+    """`value` as a finite float of at most 1e100 in size."""
     try:
         reward = float(value)
     except (TypeError, ValueError):
         raise InvalidInput(f"expected the reward as a number, got {value!r}") from None
-    if not math.isfinite(reward):
-        raise NotFinite(f"expected a finite reward, got {reward}")
+    if not abs(reward) <= LARGEST:
+        raise NotFinite(f"expected a finite reward within ±{LARGEST:g}, got {reward}")
     return reward
 
 
@@ -95,6 +102,10 @@ def finite_at_least(value: float, least: float, name: str, *, strictly: bool = F
 
 def whole_at_least(value: int, least: int, name: str) -> int:
     """`value` as an int that is ≥ least."""
-    if isinstance(value, bool) or int(value) != value or value < least:
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = least - 1
+    if isinstance(value, bool) or number != value or number < least:
         raise InvalidParameter(f"expected {name} as a whole number ≥ {least}, got {value!r}")
-    return int(value)
+    return number

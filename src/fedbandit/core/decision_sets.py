@@ -7,13 +7,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from fedbandit.core.arrays import Matrix, Vector, as_vector, finite_at_least, whole_at_least
-from fedbandit.core.ridge import RidgeModel
+from fedbandit.core.arrays import TIE, Matrix, Vector, as_vector, finite_at_least, whole_at_least
 from fedbandit.errors import InvalidParameter
-
-# Scores this close (relatively) are a tie, and the lowest index wins: at the start all unit-norm actions tie
-# exactly, and without a rule the rounding of each engine would choose.
-TIE = 1e-12
 
 
 class Width:
@@ -43,7 +38,10 @@ def first_best(scores: Vector) -> int:
     >>> first_best(np.array([1.0, 2.0, 2.0 + 1e-15]))
     1
     """
-    best = float(scores.max())
+    index = int(scores.argmax())
+    if index == 0:
+        return 0
+    best = float(scores[index])
     return int((scores >= best - TIE * abs(best)).argmax())
 
 
@@ -56,11 +54,6 @@ def top_indices(scores: Vector, k: int) -> list[int]:
         chosen.append(index)
         rest[index] = -np.inf
     return chosen
-
-
-def optimistic_scores(model: RidgeModel, actions: Matrix, beta: float) -> Vector:
-    """⟨θ̂, x⟩ + β‖x‖_{Σ⁻¹} of each row (Algorithm 1, line 5)."""
-    return model.predict(actions) + beta * model.widths(actions)
 
 
 @dataclass(frozen=True, slots=True)

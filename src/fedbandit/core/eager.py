@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.core.growth import GrowthTracker
@@ -63,5 +64,13 @@ class EagerEstimate:
 
     def widths(self, actions: Matrix) -> Vector:
         """‖x‖_{Σ⁻¹} of each row."""
-        forms = np.einsum("ij,ij->i", actions @ self.tracker.P, actions)
+        forms = np.vecdot(actions @ self.tracker.P, actions)
         return np.asarray(np.sqrt(np.maximum(forms, 0.0)))
+
+    def upper(self, actions: Matrix, beta: float) -> Vector:
+        """⟨θ̂, x⟩ + β‖x‖_{Σ⁻¹} of each row."""
+        return self.predict(actions) + beta * self.widths(actions)
+
+    def contenders(self, actions: Matrix, beta: float) -> NDArray[np.intp] | None:
+        """None: bounding the race would cost more than running it, because Σ⁻¹ changes every round."""
+        return None

@@ -32,7 +32,7 @@ class GrowthTracker:
     The owner of Σ_now calls `restart` when `is_stale` says that rounding may have built up.
     """
 
-    __slots__ = ("P", "_scratch", "_since", "_steps", "log_det_base", "value")
+    __slots__ = ("P", "_max_steps", "_scratch", "_since", "_steps", "log_det_base", "value")
 
     def __init__(self, P: Matrix, log_det_base: float) -> None:
         dim = len(P)
@@ -42,14 +42,16 @@ class GrowthTracker:
         self._scratch: Matrix = np.empty((dim, dim))
         self._since = 0.0
         self._steps = 0
+        self._max_steps = max(MIN_STEPS, dim)
 
     def observe(self, x: Vector) -> float:
         """Add x xᵀ to Σ_now; returns the growth so far."""
-        u = self.P @ x
+        P, scratch = self.P, self._scratch
+        u = P @ x
         g = float(x @ u)
         step = math.log1p(g)
-        np.multiply(u[:, None], u / (1.0 + g), out=self._scratch)
-        self.P -= self._scratch
+        np.multiply(u[:, None], u / (1.0 + g), out=scratch)
+        np.subtract(P, scratch, out=P)
         self.value += step
         self._since += step
         self._steps += 1
@@ -58,7 +60,7 @@ class GrowthTracker:
     @property
     def is_stale(self) -> bool:
         """Whether so much was added since the last exact restart that rounding deserves a fresh factorisation."""
-        return self._since > MAX_GROWTH or self._steps >= max(MIN_STEPS, len(self.P))
+        return self._since > MAX_GROWTH or self._steps >= self._max_steps
 
     def rebase(self) -> None:
         """Count growth from Σ_now on."""

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedbandit.core.arrays import Matrix, Vector, as_matrix, as_reward, as_vector, finite, frozen
+from fedbandit.core.arrays import Matrix, Vector, as_matrix, as_vector, finite, frozen
 from fedbandit.errors import DimensionMismatch
 
 
@@ -99,33 +99,62 @@ class SufficientStats:
 
 
 class RunningStats:
-    """The mutable twin of `SufficientStats`: an agent's buffer, grown by one pair at a time."""
+    """The mutable twin of `SufficientStats`: an agent's buffer, grown by one pair at a time.
 
-    __slots__ = ("Sigma", "_scratch", "b", "n_obs", "reward_sq_sum", "reward_sum")
+    Pairs wait as rows and are added by one matrix product when there are enough of them or somebody looks: cheaper
+    than a rank-one update each, and rounding builds up more slowly.
+    """
+
+    __slots__ = ("_Sigma", "_b", "_n_waiting", "_rewards", "_rows", "n_obs", "reward_sq_sum", "reward_sum")
 
     def __init__(self, dim: int) -> None:
-        self.Sigma: Matrix = np.zeros((dim, dim))
-        self.b: Vector = np.zeros(dim)
-        self._scratch: Matrix = np.empty((dim, dim))
+        self._Sigma: Matrix = np.zeros((dim, dim))
+        self._b: Vector = np.zeros(dim)
+        self._rows: Matrix = np.empty((32, dim))
+        self._rewards: Vector = np.empty(32)
+        self._n_waiting = 0
         self.n_obs = 0
         self.reward_sum = 0.0
         self.reward_sq_sum = 0.0
 
+    @property
+    def Sigma(self) -> Matrix:
+        """Σ x xᵀ so far; a view that later observations change."""
+        if self._n_waiting:
+            self._fold()
+        return self._Sigma
+
+    @property
+    def b(self) -> Vector:
+        """Σ r x so far; a view that later observations change."""
+        if self._n_waiting:
+            self._fold()
+        return self._b
+
     def observe(self, x: Vector, reward: float) -> None:
         """Σ ← Σ + x xᵀ, b ← b + r x (Algorithm 1, line 7)."""
-        np.multiply(x[:, None], x, out=self._scratch)
-        self.Sigma += self._scratch
-        self.b += reward * x
+        n = self._n_waiting
+        self._rows[n] = x
+        self._rewards[n] = reward
+        self._n_waiting = n + 1
         self.n_obs += 1
         self.reward_sum += reward
         self.reward_sq_sum += reward * reward
+        if n == 31:
+            self._fold()
+
+    def _fold(self) -> None:
+        rows = self._rows[: self._n_waiting]
+        self._Sigma += rows.T @ rows
+        self._b += self._rewards[: self._n_waiting] @ rows
+        self._n_waiting = 0
 
     def add(self, stats: SufficientStats) -> None:
         """Take in statistics that were summed elsewhere."""
         if stats.dim != len(self.b):
             raise DimensionMismatch(f"expected statistics of {len(self.b)} features, got {stats.dim}")
-        self.Sigma += stats.Sigma
-        self.b += stats.b
+        self.Sigma[:] += stats.Sigma
+        self.b[:] += stats.b
         self.n_obs += stats.n_obs
         self.reward_sum += stats.reward_sum
         self.reward_sq_sum += stats.reward_sq_sum
@@ -138,8 +167,9 @@ class RunningStats:
 
     def clear(self) -> None:
         """Back to no data (Algorithm 1, line 11)."""
-        self.Sigma[:] = 0.0
-        self.b[:] = 0.0
+        self._n_waiting = 0
+        self._Sigma[:] = 0.0
+        self._b[:] = 0.0
         self.n_obs = 0
         self.reward_sum = 0.0
         self.reward_sq_sum = 0.0
@@ -169,13 +199,3 @@ def unpack_symmetric(packed: Vector, dim: int) -> Matrix:
     Sigma[rows, columns] = packed
     Sigma[columns, rows] = packed
     return Sigma
-
-
-__all__ = [
-    "RunningStats",
-    "SufficientStats",
-    "as_reward",
-    "pack_symmetric",
-    "packed_length",
-    "unpack_symmetric",
-]

@@ -26,6 +26,8 @@ def paper_radius(
     delta: float,
 ) -> float:
     """β of Theorem 1 as printed. For comparison: its logarithm misses a union bound (erratum 2)."""
+    if alpha == 0:
+        raise InvalidParameter("the printed radius needs alpha > 0, got 0; it grows without bound as alpha vanishes")
     root = math.sqrt(lam) * theta_bound
     information = dim * math.log((1 + n_rounds * action_bound**2 / (min(alpha, 1.0) * lam)) / delta)
     spread = math.sqrt(1 + n_agents * alpha) + n_agents * math.sqrt(2 * alpha)
@@ -62,6 +64,8 @@ def adaptive_radius(
     When T is unknown pass `n_uploads`, the uploads merged so far: 2T/δ becomes 2M(N+1)(N+2)/δ.
     """
     mu = n_agents - 1
+    if mu == 0:
+        alpha = 0.0  # nobody else has a buffer, whatever the trigger
     buffers = n_rounds if n_rounds is not None else _unknown_horizon(n_agents, n_uploads)
     log_buffers = 2 * math.log(2 * buffers / delta)
     per_dim = mu * alpha / dim if trigger == "determinant" else mu * alpha

@@ -72,7 +72,8 @@ def run_reference(
     t = 0
     stream, blocks = rounds_of(world, participation, n_agents=n_agents, n_rounds=n_rounds, seed=seed)
     for active, block in blocks:
-        for i in range(min(len(block), n_rounds - t)):
+        played = min(len(block), n_rounds - t)
+        for i in range(played):
             t += 1
             agent = fleet.agent(str(active[i]))  # line 3: agent m_t is active
             pull = agent.arrive()
@@ -93,7 +94,7 @@ def run_reference(
             totals = (regret, reward_sum, fleet.n_up, fleet.n_down, fleet.n_switches)
             recorder.note(t, int(active[i]), choice, totals)
         if progress is not None:
-            progress(min(len(block), n_rounds - t + len(block)))
+            progress(played)
     return recorder.trace()
 
 

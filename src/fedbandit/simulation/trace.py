@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedbandit.algorithms.messages import n_bytes, n_scalars
 from fedbandit.core.arrays import Vector
-from fedbandit.errors import FormatError, InvalidParameter
+from fedbandit.errors import FormatError, InvalidParameter, UnsupportedFormat
 from fedbandit.simulation.worlds import Index
 
 COLUMNS = ("rounds", "regret", "reward", "messages_up", "messages_down", "switches")
@@ -23,8 +24,8 @@ COLUMNS = ("rounds", "regret", "reward", "messages_up", "messages_down", "switch
 class Trace:
     """Cumulative columns at the recorded rounds. `rounds` counts from 1; the last recorded round is the end.
 
-    With `record="all"` there are also `agents`, `choices` (row chosen, −1 where the set is infinite) and `exchanged`
-    (messages of that round), one entry a round.
+    With `record="all"` there are also `agents` and `choices` (row chosen, −1 where the set is infinite), one entry a
+    round.
     """
 
     dim: int
@@ -86,9 +87,11 @@ class Trace:
                 header = json.loads(bytes(data["header"]))
                 columns: dict[str, NDArray[Any]] = {name: data[name] for name in data.files if name != "header"}
             if header["fedbandit_trace"] != 1:
-                raise FormatError(f"{path} was written by a newer version")
+                raise UnsupportedFormat(f"{path} was written by a newer version")
             return cls(dim=int(header["dim"]), **columns)
-        except (KeyError, ValueError, TypeError) as error:
+        except UnsupportedFormat:
+            raise
+        except (KeyError, ValueError, TypeError, EOFError, BadZipFile) as error:
             raise FormatError(f"expected a trace written by Trace.save in {path}: {error}") from None
 
 

@@ -1,0 +1,5 @@
+"""`python -m fedbandit` is `fedbandit`."""
+
+from fedbandit.cli.main import main
+
+main()

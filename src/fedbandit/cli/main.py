@@ -1,0 +1,55 @@
+"""`fedbandit`: one command with a sub-command for each thing people do."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from fedbandit.errors import FedbanditError, MissingExtra
+
+try:
+    import typer
+except ImportError as error:  # pragma: no cover - the base install has no command line
+    raise MissingExtra("the command line needs typer and rich: pip install 'fedbandit[cli]'") from error
+
+from fedbandit import __version__
+from fedbandit.cli.simulate import simulate
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Asynchronous federated contextual bandits: a fleet of agents learns one linear bandit together.",
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"fedbandit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Options that stand before the sub-command."""
+
+
+app.command()(simulate)
+
+
+def main() -> None:
+    """Run the command line; our own errors end it with a sentence, not a traceback."""
+    try:
+        app()
+    except FedbanditError as error:
+        print(f"fedbandit: {error.code}: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""`fedbandit simulate`: one world, some algorithms, some seeds."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import fedbandit as fb
+from fedbandit.algorithms.catalog import CATALOG, AnyRule
+from fedbandit.errors import InvalidParameter
+from fedbandit.simulation.participation import PARTICIPATION
+from fedbandit.simulation.worlds import WORLDS, World
+
+COLUMNS = ("regret", "messages", "messages_up", "messages_down", "scalars", "bytes", "switches", "seconds")
+
+
+def simulate(
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option(help=f"One of {', '.join(CATALOG)}; may be given several times; fedlinucb when left out."),
+    ] = None,
+    world: Annotated[str, typer.Option(help=f"One of {', '.join(WORLDS)}.")] = "uniform",
+    agents: Annotated[int, typer.Option(help="Number of agents M.")] = 15,
+    rounds: Annotated[int, typer.Option(help="Rounds T, over all agents together.")] = 30_000,
+    alpha: Annotated[float, typer.Option(help="fedlinucb: determinant growth that triggers an exchange.")] = 1.0,
+    beta: Annotated[float, typer.Option(help="Confidence radius β.")] = 0.5,
+    lam: Annotated[float, typer.Option(help="Ridge λ.")] = 1.0,
+    dim: Annotated[int | None, typer.Option(help="Features d; the world's own default when left out.")] = None,
+    actions: Annotated[int | None, typer.Option(help="Actions K in a decision set.")] = None,
+    noise: Annotated[float | None, typer.Option(help="Standard deviation of the noise.")] = None,
+    participation: Annotated[str, typer.Option(help=f"Who is active: {', '.join(PARTICIPATION)}.")] = "uniform",
+    seeds: Annotated[int, typer.Option(help="Runs the seeds 0 to N−1.")] = 1,
+    gamma_up: Annotated[float, typer.Option(help="async-linucb: determinant ratio that triggers an upload.")] = 6.0,
+    gamma_down: Annotated[float, typer.Option(help="async-linucb: determinant ratio that triggers a push.")] = 6.0,
+    threshold: Annotated[
+        float | None, typer.Option(help="dislinucb: D; T/(M d log T) when left out, which is said to match regret.")
+    ] = None,
+    join: Annotated[bool, typer.Option("--join", help="fedlinucb: download before the first decision.")] = False,
+    refresh: Annotated[str, typer.Option(help="fedlinucb: 'upload' or 'arrival'.")] = "upload",
+    trigger: Annotated[str, typer.Option(help="fedlinucb: 'determinant' or 'spectral'.")] = "determinant",
+    engine: Annotated[str, typer.Option(help="'auto', 'reference' or 'compiled'.")] = "auto",
+    save: Annotated[Path | None, typer.Option(help="Write each trace to this directory as .npz.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of one object a seed.")] = False,
+) -> None:
+    """Run algorithms in a world and print regret, communication and switches."""
+    place = make_world(world, dim=dim, n_actions=actions, noise=noise)
+    pattern = _lookup(PARTICIPATION, participation, "participation")()
+    numbers = {
+        "alpha": alpha,
+        "gamma_up": gamma_up,
+        "gamma_down": gamma_down,
+        "threshold": rounds / (agents * place.dim * math.log(max(rounds, 2))) if threshold is None else threshold,
+        "join": join,
+        "refresh": refresh,
+        "trigger": trigger,
+    }
+    rules = {
+        name: make_rule(name, dim=place.dim, beta=beta, lam=lam, options=numbers) for name in algorithm or ["fedlinucb"]
+    }
+    if seeds < 1:
+        raise InvalidParameter(f"expected seeds ≥ 1, got {seeds}")
+    results = []
+    with _progress(len(rules) * seeds * rounds, quiet=as_json) as advance:
+        for name, rule in rules.items():
+            for seed in range(seeds):
+                started = time.perf_counter()
+                trace = fb.simulate(
+                    rule,
+                    place,
+                    n_agents=agents,
+                    n_rounds=rounds,
+                    seed=seed,
+                    participation=pattern,
+                    engine=engine,
+                    progress=advance,
+                )
+                results.append(_row(name, seed, trace, time.perf_counter() - started))
+                if save is not None:
+                    save.mkdir(parents=True, exist_ok=True)
+                    trace.save(save / f"{name}-{seed}.npz")
+    if as_json:
+        print(json.dumps(results, indent=1))
+    else:
+        _print_table(results, title=f"{world} world, d={place.dim}, M={agents}, T={rounds:,}, {seeds} seed(s)")
+
+
+def make_world(name: str, *, dim: int | None = None, n_actions: int | None = None, noise: float | None = None) -> World:
+    """The world of this name with the numbers that were given; what the world has no use for is an error."""
+    constructor = _lookup(WORLDS, name, "world")
+    given = {"dim": dim, "n_actions": n_actions, "noise": noise}
+    numbers = {key: value for key, value in given.items() if value is not None}
+    unknown = set(numbers) - set(inspect.signature(constructor).parameters)
+    if unknown:
+        raise InvalidParameter(f"the {name} world has no {', '.join(sorted(unknown))}")
+    place: World = constructor(**numbers)
+    return place
+
+
+def make_rule(name: str, *, dim: int, beta: Any, lam: float, options: dict[str, Any]) -> AnyRule:
+    """The rule of this name, with those options that it knows."""
+    constructor = _lookup(CATALOG, name, "algorithm")
+    known = inspect.signature(constructor).parameters
+    rule: AnyRule = constructor(dim=dim, beta=beta, lam=lam, **{key: options[key] for key in options if key in known})
+    return rule
+
+
+def _lookup(table: dict[str, Any], name: str, what: str) -> Any:
+    if name not in table:
+        raise InvalidParameter(f"expected {what} to be one of {', '.join(table)}, got {name!r}")
+    return table[name]
+
+
+def _row(name: str, seed: int, trace: fb.Trace, seconds: float) -> dict[str, Any]:
+    return {
+        "algorithm": name,
+        "seed": seed,
+        "regret": float(trace.regret[-1]),
+        "messages": trace.n_messages,
+        "messages_up": int(trace.messages_up[-1]),
+        "messages_down": int(trace.messages_down[-1]),
+        "scalars": trace.n_scalars,
+        "bytes": trace.n_bytes,
+        "switches": trace.n_switches,
+        "seconds": round(seconds, 4),
+    }
+
+
+class _progress:  # noqa: N801 - used like a function
+    """A progress bar over rounds on the terminal's error stream; nothing when quiet."""
+
+    def __init__(self, total: int, *, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.bar = Progress(
+            TextColumn("simulating"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=quiet,
+            transient=True,
+        )
+        self.task = self.bar.add_task("rounds", total=total)
+
+    def __enter__(self) -> Any:
+        self.bar.start()
+        return lambda n: self.bar.advance(self.task, n)
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+
+def _print_table(results: list[dict[str, Any]], *, title: str) -> None:
+    import numpy as np
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    table.add_column("algorithm")
+    for column in COLUMNS:
+        table.add_column(column.replace("_", " "), justify="right")
+    for name in dict.fromkeys(row["algorithm"] for row in results):
+        rows = [row for row in results if row["algorithm"] == name]
+        cells = []
+        for column in COLUMNS:
+            values = np.array([row[column] for row in rows], dtype=float)
+            digits = {"regret": 1, "seconds": 2}.get(column, 0)
+            cell = f"{values.mean():,.{digits}f}"
+            if len(values) > 1 and column in ("regret", "messages"):
+                cell += f" ± {values.std(ddof=1):,.{digits}f}"
+            cells.append(cell)
+        table.add_row(name, *cells)
+    Console().print(table)

@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 
 import fedbandit as fb
 from fedbandit.algorithms.catalog import CATALOG, AnyRule
+from fedbandit.core.radius import AnyRadius
 from fedbandit.errors import InvalidParameter
 from fedbandit.simulation.participation import PARTICIPATION
 from fedbandit.simulation.worlds import WORLDS, World
@@ -29,7 +31,11 @@ def simulate(
     agents: Annotated[int, typer.Option(help="Number of agents M.")] = 15,
     rounds: Annotated[int, typer.Option(help="Rounds T, over all agents together.")] = 30_000,
     alpha: Annotated[float, typer.Option(help="fedlinucb: determinant growth that triggers an exchange.")] = 1.0,
-    beta: Annotated[float, typer.Option(help="Confidence radius β.")] = 0.5,
+    beta: Annotated[
+        str,
+        typer.Option(help="Confidence radius β: a number, or exogenous, adaptive, paper, counted."),
+    ] = "0.5",
+    delta: Annotated[float, typer.Option(help="Failure probability δ of a radius given by name.")] = 0.1,
     lam: Annotated[float, typer.Option(help="Ridge λ.")] = 1.0,
     dim: Annotated[int | None, typer.Option(help="Features d; the world's own default when left out.")] = None,
     actions: Annotated[int | None, typer.Option(help="Actions K in a decision set.")] = None,
@@ -100,6 +106,22 @@ def make_world(name: str, *, dim: int | None = None, n_actions: int | None = Non
         raise InvalidParameter(f"the {name} world has no {', '.join(sorted(unknown))}")
     place: World = constructor(**numbers)
     return place
+
+
+def make_radius(text: str, *, noise: float, agents: int, rounds: int, delta: float) -> float | AnyRadius:
+    """β from the command line: a number, or the radius of this name with S = L = 1."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    makers: dict[str, Callable[[], AnyRadius]] = {
+        "exogenous": lambda: fb.radius.exogenous(noise_scale=noise, delta=delta),
+        "adaptive": lambda: fb.radius.adaptive(n_agents=agents, n_rounds=rounds, noise_scale=noise, delta=delta),
+        "paper": lambda: fb.radius.paper(n_agents=agents, n_rounds=rounds, noise_scale=noise, delta=delta),
+        "counted": lambda: fb.radius.counted(noise_scale=noise, delta=delta),
+    }
+    maker: Callable[[], AnyRadius] = _lookup(makers, text, "beta (a number, or by name)")
+    return maker()
 
 
 def make_rule(name: str, *, dim: int, beta: Any, lam: float, options: dict[str, Any]) -> AnyRule:

@@ -1,0 +1,91 @@
+"""`fedbandit simulate`, as a process."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fedbandit as fb
+from fedbandit.cli.simulate import COLUMNS
+
+FIELDS = {"algorithm", "seed", *COLUMNS}
+
+
+def fedbandit(line: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fedbandit", *shlex.split(line)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_json_has_one_object_a_seed_and_algorithm() -> None:
+    done = fedbandit(
+        "simulate --algorithm fedlinucb --algorithm async-linucb --world uniform --agents 5 --rounds 400 "
+        "--alpha 1 --beta 0.5 --lam 1 --seeds 3 --json"
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [(row["algorithm"], row["seed"]) for row in rows] == [
+        (name, seed) for name in ("fedlinucb", "async-linucb") for seed in range(3)
+    ]
+    assert all(set(row) == FIELDS for row in rows)
+    for row in rows:
+        assert row["messages"] == row["messages_up"] + row["messages_down"]
+        assert row["scalars"] == row["messages"] * (15 * 16 // 2 + 15)
+
+
+def test_the_command_and_the_library_agree() -> None:
+    done = fedbandit("simulate --world sphere --dim 6 --actions 4 --noise 0.2 --agents 3 --rounds 300 --json")
+    row = json.loads(done.stdout)[0]
+    rule = fb.FedLinUCB(dim=6, alpha=1.0, beta=0.5, lam=1.0)
+    trace = fb.simulate(rule, fb.worlds.sphere(dim=6, n_actions=4, noise=0.2), n_agents=3, n_rounds=300, seed=0)
+    assert np.isclose(row["regret"], trace.regret[-1], rtol=1e-9)
+    assert row["messages"] == trace.n_messages
+
+
+def test_the_table_is_for_people() -> None:
+    done = fedbandit("simulate --algorithm dislinucb --algorithm oful-shared --rounds 200 --seeds 2 --agents 4")
+    assert done.returncode == 0, done.stderr
+    assert "dislinucb" in done.stdout
+    assert "±" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--algorithm nonsense", "expected algorithm to be one of fedlinucb"),
+        ("--world nowhere", "expected world to be one of uniform"),
+        ("--lam 0", "expected lam > 0"),
+        ("--alpha -1", "expected alpha ≥ 0"),
+        ("--beta big", "expected beta"),
+        ("--world ball --actions 3", "the ball world has no n_actions"),
+        ("--participation never", "expected participation"),
+    ],
+)
+def test_a_wrong_option_is_a_sentence_and_status_2(words: str, says: str) -> None:
+    done = fedbandit(f"simulate --rounds 10 {words}")
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_radius_can_be_named() -> None:
+    done = fedbandit("simulate --rounds 100 --beta exogenous --delta 0.05 --json")
+    assert json.loads(done.stdout)[0]["regret"] > 0
+
+
+def test_traces_can_be_saved(tmp_path) -> None:
+    fedbandit(f"simulate --rounds 50 --save {tmp_path} --json")
+    assert fb.Trace.load(tmp_path / "fedlinucb-0.npz").rounds[-1] == 50
+
+
+def test_the_version_is_printed() -> None:
+    assert fedbandit("--version").stdout.strip() == f"fedbandit {fb.__version__}"

@@ -1,0 +1,58 @@
+"""What the documents show is run: Python blocks of a file in one namespace, shell blocks in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.documentation.blocks import ROOT, Block, blocks_of, documents
+
+LANGUAGES = {"python", "sh", "text", "json", "toml", "html", "javascript", "ini", "nginx", "yaml", "dockerfile"}
+PYTHON = [path for path in documents() if any(block.language == "python" for block in blocks_of(path))]
+SHELL = [block for path in documents() for block in blocks_of(path) if block.language == "sh"]
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_python_blocks_of_a_document_run_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
+    script = tmp_path / "blocks.py"
+    parts = [block.code for block in blocks_of(path) if block.language == "python" and not block.not_run]
+    script.write_text("\n".join(parts))
+    _run([sys.executable, str(script)], tmp_path)
+
+
+@pytest.mark.parametrize("block", [b for b in SHELL if not b.needs_server], ids=lambda block: block.name)
+def test_the_commands_of_a_document_run(block: Block, tmp_path: Path) -> None:
+    if block.not_run:
+        assert len(block.note.split()) > 3, f"{block.name}: say why it is not run"
+        return
+    _run(["bash", "-euo", "pipefail", "-c", block.code], tmp_path)
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_document_uses_only_languages_that_somebody_checks(path: Path) -> None:
+    assert {block.language for block in blocks_of(path)} <= LANGUAGES
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_between_documents_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
+        if not target.startswith(("http://", "https://", "mailto:")):
+            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def _run(command: list[str], folder: Path) -> None:
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "120",
+        "MPLBACKEND": "Agg",
+    }
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, f"{' '.join(command)[:400]}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"

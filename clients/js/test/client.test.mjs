@@ -1,0 +1,278 @@
+// Exchanges over HTTP: retries, refusals, storage.
+import assert from "node:assert/strict";
+import { afterEach, beforeEach, test } from "node:test";
+import * as fedbandit from "../fedbandit.js";
+import { SETTINGS, Stub } from "./stub.mjs";
+
+const { Agent, connect } = fedbandit;
+const QUICK = { model: "news", token: "secret-token-of-shop-1", backoff: [1, 5], background: false };
+const problem = (status, error, headers) => ({ status, body: JSON.stringify({ error, message: `it is ${error}` }), headers });
+const memory = (text = null) => ({ text, load() { return this.text; }, save(now) { this.text = now; } });
+let server;
+beforeEach(async () => { server = await new Stub().start(); });
+afterEach(() => server.stop());
+const open = (options) => connect({ url: server.url, ...QUICK, ...options });
+const settled = async (agent) => { for (let i = 0; i < 400 && agent.flight; i++) await new Promise((r) => setTimeout(r, 5)); };
+
+test("connect reads the settings, joins, and names itself", async () => {
+  server.stats[0] = 5;
+  server.version = 3;
+  const agent = await open();
+  assert.equal(agent.agent, "shop-1");
+  assert.equal(agent.model.version, 3);
+  assert.deepEqual(agent.choose([[1, 0], [0, 1]]).index, 1);
+  assert.deepEqual(server.calls.map(({ path }) => path.split("?")[0]), ["/v1/models/news", "/v1/models/news/state"]);
+  assert.equal(server.calls[1].headers.authorization, "Bearer secret-token-of-shop-1");
+});
+
+test("an agent whose settings do not name it learns its name from the first reply", async () => {
+  server.settings = { ...SETTINGS, agent: "shop-9" };
+  const state = server.handle;
+  server.handle = function (request, body, response) {
+    if (request.url !== "/v1/models/news") return state.call(this, request, body, response);
+    const { agent, ...rest } = this.settings;
+    return response.end(JSON.stringify(rest));
+  };
+  assert.equal((await open()).agent, "shop-9");
+});
+
+test("the background carries an upload as soon as it is made", async () => {
+  const agent = await open({ background: true });
+  assert.equal(agent.observe([2, 0], 1), true);
+  await settled(agent);
+  assert.equal(agent.flight, null);
+  assert.equal(agent.model.version, 1);
+  assert.equal(server.stats[0], 5);
+});
+
+test("lost answers, refused connections, 503 and login pages: the same bytes again, counted once", async () => {
+  const agent = await open();
+  server.faults = ["refused", "lost", problem(503, "overloaded"), { status: 200, body: "<html>log in</html>" }, problem(429, "slow")];
+  agent.observe([2, 0], 1);
+  await agent.sync();
+  assert.equal(new Set(server.bodies).size, 1);
+  assert.equal(server.bodies.length, 2); // the lost one, and the last
+  assert.deepEqual([...server.stats], [5, 0, 1, 2, 0, 1, 1, 1]);
+  assert.equal(agent.model.version, 1);
+});
+
+test("observations while an exchange is under way wait for the next one", async () => {
+  const agent = await open();
+  agent.observe([2, 0], 1);
+  const exchange = agent.sync();
+  agent.observe([0, 3], 1);
+  agent.observe([0, 1], 1);
+  await exchange; // the answer triggers the next upload, and sync carries it too
+  assert.equal(agent.sequence, 2);
+  assert.deepEqual([...server.stats], [5, 0, 11, 2, 4, 3, 3, 3]);
+});
+
+test("Retry-After is respected, in seconds and as a date", async () => {
+  const agent = await open();
+  server.faults = [problem(503, "overloaded", { "Retry-After": "1" })];
+  agent.observe([2, 0], 1);
+  const begun = performance.now();
+  await agent.sync();
+  assert.ok(performance.now() - begun >= 1000);
+  server.faults = [problem(503, "overloaded", { "Retry-After": new Date(Date.now() + 2000).toUTCString() })];
+  await assert.rejects(agent.refresh(), (error) => error.name === "NotReachable" && error.retryAfter > 0 && error.retryAfter <= 2);
+});
+
+test("attempts can be limited, and nothing is lost", async () => {
+  const agent = await open();
+  server.faults = ["refused", "refused"];
+  agent.observe([2, 0], 1);
+  await assert.rejects(agent.sync({ attempts: 2 }), fedbandit.NotReachable);
+  assert.equal(agent.flight.sequence, 1);
+  await agent.sync();
+  assert.equal(server.stats[0], 5);
+});
+
+for (const [status, code, name] of [[401, "unauthenticated", "Unauthenticated"], [403, "forbidden", "Refused"], [404, "unknown_model", "Refused"],
+  [409, "sequence_conflict", "SequenceConflict"], [409, "sequence_gap", "SequenceGap"], [409, "stale_incarnation", "StaleIncarnation"],
+  [413, "body_too_large", "Refused"], [422, "implausible_upload", "ImplausibleUpload"], [400, "format_error", "Refused"]]) {
+  test(`${status} ${code} is ${name}, and is not repeated`, async () => {
+    const errors = [];
+    const agent = await open({ background: true, onError: (error) => errors.push(error) });
+    server.faults = [problem(status, code)];
+    agent.observe([2, 0], 1);
+    for (let i = 0; i < 400 && !errors.length; i++) await new Promise((r) => setTimeout(r, 5));
+    assert.deepEqual([errors[0].name, errors[0].status, errors[0].code], [name, status, code]);
+    assert.equal(errors[0].message, `it is ${code}`);
+    agent.observe([2, 0], 1);
+    await new Promise((r) => setTimeout(r, 30));
+    assert.equal(server.calls.filter(({ method }) => method === "POST").length, 1);
+    assert.equal(agent.failure, errors[0]);
+    await agent.sync(); // somebody mended it
+    assert.equal(agent.failure, null);
+    assert.equal(agent.flight, null);
+  });
+}
+
+test("a new incarnation after a refusal, with or without what was not acknowledged", async () => {
+  const agent = await open();
+  server.faults = [problem(409, "sequence_gap")];
+  agent.observe([2, 0], 1);
+  agent.observe([0, 1], 1);
+  await assert.rejects(agent.sync(), fedbandit.SequenceGap);
+  const { incarnation } = agent;
+  agent.restart({ keep: true });
+  await agent.flush();
+  assert.notEqual(agent.incarnation, incarnation);
+  assert.deepEqual([...server.stats], [5, 0, 2, 2, 1, 2, 2, 2]);
+  agent.observe([2, 0], 1);
+  agent.restart();
+  await agent.flush();
+  assert.deepEqual([...server.stats], [5, 0, 2, 2, 1, 2, 2, 2]);
+});
+
+test("an old copy of a state is found out by what the server has", async () => {
+  const agent = await open(), old = JSON.stringify(agent);
+  agent.observe([2, 0], 1);
+  await agent.sync();
+  await assert.rejects(open({ store: memory(old) }), fedbandit.SequenceConflict);
+});
+
+test("a server that lost uploads is found out when joining", async () => {
+  const agent = await open();
+  agent.observe([2, 0], 1);
+  await agent.sync();
+  Object.assign(server, { incarnation: "", sequence: 0, version: 0 });
+  await assert.rejects(open({ store: memory(JSON.stringify(agent)) }), fedbandit.StateMismatch);
+});
+
+test("changed settings end the exchange; connecting again uses them, with the same identity and data", async () => {
+  const store = memory(), agent = await open({ store });
+  agent.observe([2, 0], 1);
+  agent.observe([0, 1], 1);
+  Object.assign(server.settings, { settings: "s2", alpha: 0.5 });
+  await assert.rejects(agent.sync(), fedbandit.SettingsChanged);
+  assert.equal(agent.flight, null); // it is merged
+  assert.equal(agent.model.version, 0);
+  assert.equal(agent.choose([[1, 0], [0, 1]]).index, 0);
+  await new Promise((r) => setTimeout(r, 5));
+  const again = await open({ store });
+  assert.equal(again.settings.alpha, 0.5);
+  assert.deepEqual([again.incarnation, again.model.version, again.flight.sequence], [agent.incarnation, 1, 2]);
+  await again.flush();
+  assert.deepEqual([...server.stats], [5, 0, 2, 2, 1, 2, 2, 2]);
+});
+
+test("a restored agent sends the bytes that were in flight", async () => {
+  const agent = await open(), store = memory();
+  server.faults = ["lost"];
+  agent.observe([2, 1], 0.1);
+  await assert.rejects(agent.sync({ attempts: 1 }), fedbandit.NotReachable);
+  agent.observe([0.3, 1], -0);
+  store.save(JSON.stringify(agent));
+  const again = await open({ store });
+  assert.equal(again.flight, null); // joining told that it is merged
+  const other = Agent.fromJSON(store.text, { url: server.url, ...QUICK });
+  await other.sync();
+  assert.equal(new Set(server.bodies).size, 1);
+  assert.deepEqual([other.incarnation, other.sequence, other.growth.toFixed(9)], [agent.incarnation, 1, again.growth.toFixed(9)]);
+  assert.deepEqual(other.buffer, agent.buffer);
+});
+
+test("an upload is stored before it is sent", async () => {
+  const order = [], store = { load: () => null, save: async (text) => { await null; order.push(JSON.parse(text).flight?.sequence ?? 0); } };
+  const agent = await open({ store }), merge = server.merge;
+  server.merge = function (body) { order.push("sent"); merge.call(this, body); };
+  agent.observe([2, 0], 1);
+  await agent.sync();
+  assert.ok(order.indexOf(1) >= 0 && order.indexOf(1) < order.indexOf("sent"), order.join());
+});
+
+test("a store that fails is told, and keeps the upload from being sent", async () => {
+  const errors = [], store = { load: () => null, save: () => { throw new Error("disk full"); } };
+  const agent = await open({ store, onError: (error) => errors.push(error.message) });
+  agent.observe([2, 0], 1);
+  await assert.rejects(agent.sync(), /disk full/);
+  assert.ok(errors.includes("disk full"));
+  assert.equal(server.bodies.length, 0);
+});
+
+test("a stored agent starts without the server, and goes on when it is back", async () => {
+  const store = memory(), first = await open({ store });
+  first.observe([1, 0], 1);
+  await new Promise((r) => setTimeout(r, 5));
+  const away = { fetch: () => Promise.reject(new TypeError("offline")) };
+  await assert.rejects(open(away), fedbandit.NotReachable);
+  const agent = await open({ store, ...away });
+  agent.observe([1, 0], 1);
+  agent.options.fetch = fetch;
+  await agent.flush();
+  assert.deepEqual([...server.stats], [3, 0, 1, 2, 0, 2, 2, 2]);
+});
+
+test("states of another agent or model are refused", async () => {
+  const text = JSON.stringify(await open());
+  server.settings = { ...SETTINGS, agent: "shop-2" };
+  await assert.rejects(open({ store: memory(text) }), fedbandit.StateMismatch);
+  assert.throws(() => Agent.fromJSON(text, { settings: { ...SETTINGS, dim: 3 } }), fedbandit.StateMismatch);
+  assert.throws(() => Agent.fromJSON(text, { settings: { ...SETTINGS, name: "other" } }), fedbandit.StateMismatch);
+  assert.throws(() => Agent.fromJSON("{}"), fedbandit.UnsupportedFormat);
+});
+
+test("refresh downloads, and 304 is nothing new", async () => {
+  const agent = await open();
+  assert.equal(await agent.refresh(), null);
+  server.version = 4;
+  server.stats[0] = 9;
+  assert.equal((await agent.refresh()).version, 4);
+  assert.equal(agent.model.version, 4);
+  assert.equal(await agent.refresh(), null);
+});
+
+test("an answer that does not come in time is not waited for", async () => {
+  const agent = await open({ timeout: 50 }), handle = server.handle;
+  let silent = true;
+  server.handle = function (...all) { if (silent) silent = false; else handle.apply(this, all); };
+  agent.observe([2, 0], 1);
+  await agent.sync();
+  assert.equal(server.stats[0], 5);
+});
+
+test("closing ends the waiting", async () => {
+  const agent = await open({ backoff: [60_000, 60_000] });
+  server.faults = ["refused", "refused"];
+  agent.observe([2, 0], 1);
+  const exchange = assert.rejects(agent.sync(), fedbandit.Closed);
+  await new Promise((r) => setTimeout(r, 50));
+  agent.close();
+  await exchange;
+  assert.equal(agent.flight.sequence, 1);
+});
+
+test("input that cannot be used", async () => {
+  const agent = new Agent({ settings: { ...SETTINGS, action_bound: 2, reward_bound: 1 } });
+  const bad = (action) => assert.throws(action, fedbandit.InvalidInput);
+  for (const actions of [[], [[1]], [[1, NaN]], [[1, Infinity]], [[1, 2, 3]], [null]]) bad(() => agent.choose(actions));
+  for (const reward of [NaN, Infinity, "x", "1", null, undefined, true, 1.1, -2]) bad(() => agent.observe([1, 0], reward));
+  bad(() => agent.observe([2, 1], 1));
+  bad(() => agent.observe(undefined, 1));
+  const decision = agent.choose([[1, 0]]);
+  agent.observe(decision, 1);
+  bad(() => agent.observe(decision, 1));
+  agent.observe(decision.x, 1); // but a row may come again
+  bad(() => new Agent({ settings: { ...SETTINGS, radius: { kind: "guess" } } }));
+  assert.equal(agent.buffer.at(-3) + agent.flight.stats.at(-3), 2);
+});
+
+test("a smallest batch holds uploads back", async () => {
+  const agent = new Agent({ settings: SETTINGS, minUpload: 3 });
+  assert.deepEqual([1, 2, 3].map(() => agent.observe([9, 0], 1)), [false, false, true]);
+});
+
+test("growth stays exact over a long life", async () => {
+  const agent = new Agent({ settings: { ...SETTINGS, dim: 5, alpha: 1e300 } });
+  for (let t = 0; t < 5000; t++) agent.observe(Array.from({ length: 5 }, (_, i) => Math.sin(t * (i + 1)) * 10 ** (i - 2)), 1);
+  const fresh = Agent.fromJSON(JSON.stringify(agent)).growth;
+  assert.ok(Math.abs(agent.growth - fresh) < 1e-10 * fresh);
+});
+
+test("statistics that rounding has made singular are taken", async () => {
+  const agent = new Agent({ settings: { ...SETTINGS, alpha: 1e300 } });
+  for (let t = 0; t < 300; t++) agent.observe([1e9, 1e9], 1);
+  assert.ok(Number.isFinite(agent.growth));
+});

@@ -1,0 +1,57 @@
+// A server in a few lines: exactly-once merging, and answers that can be lost, delayed or replaced.
+import { createServer } from "node:http";
+import { decode, encode, packStats, unpackStats } from "../fedbandit.js";
+
+export const SETTINGS = { name: "news", dim: 2, lam: 1, alpha: 1, radius: { kind: "fixed", beta: 0.5 }, settings: "s1", agent: "shop-1" };
+
+export class Stub {
+  constructor(settings = {}) {
+    this.settings = { ...SETTINGS, ...settings };
+    this.stats = Float64Array.from([1, 0, 1, 0, 0, 0, 0, 0]);
+    Object.assign(this, { version: 0, incarnation: "", sequence: 0, bodies: [], calls: [], faults: [] });
+  }
+
+  async start() {
+    this.http = createServer(async (request, response) => {
+      const chunks = [];
+      for await (const chunk of request) chunks.push(chunk);
+      this.handle(request, new Uint8Array(Buffer.concat(chunks)), response);
+    });
+    await new Promise((resolve) => this.http.listen(0, "127.0.0.1", resolve));
+    this.url = `http://127.0.0.1:${this.http.address().port}/`;
+    return this;
+  }
+
+  stop() {
+    this.http.closeAllConnections();
+    return new Promise((resolve) => this.http.close(resolve));
+  }
+
+  /** Faults are used up one by one: "lost" (merged, no answer), "refused" (no connection), or {status, body, headers}. */
+  handle(request, body, response) {
+    this.calls.push({ method: request.method, path: request.url, headers: request.headers, at: performance.now() });
+    const fault = request.url === "/v1/models/news" ? undefined : this.faults.shift();
+    if (fault === "refused") return request.socket.destroy();
+    if (fault?.status) return response.writeHead(fault.status, fault.headers).end(fault.body);
+    if (request.url === "/v1/models/news") return response.end(JSON.stringify(this.settings));
+    if (request.method === "POST") this.merge(body);
+    if (fault === "lost") return request.socket.destroy();
+    const tag = `"${this.version}"`;
+    if (request.headers["if-none-match"] === tag) return response.writeHead(304).end();
+    const asked = request.method === "POST" ? this.incarnation : new URL(request.url, this.url).searchParams.get("incarnation");
+    const { agent, dim, settings } = this.settings, acknowledged = asked === this.incarnation ? this.sequence : 0;
+    const reply = { v: 1, agent, version: this.version, acknowledged, dim, stats: packStats(this.stats), settings };
+    return response.writeHead(200, request.method === "GET" ? { ETag: tag } : {}).end(encode(reply));
+  }
+
+  merge(body) {
+    this.bodies.push(Buffer.from(body).toString("hex"));
+    const message = decode(body);
+    if (message.get("incarnation") !== this.incarnation) Object.assign(this, { incarnation: message.get("incarnation"), sequence: 0 });
+    if (message.get("sequence") !== this.sequence + 1) return;
+    this.sequence += 1;
+    this.version += 1;
+    const added = unpackStats(message.get("stats"), message.get("dim"));
+    this.stats = this.stats.map((value, i) => value + added[i]);
+  }
+}

@@ -1,0 +1,189 @@
+"""The JavaScript client: its own tests, and its agents in one fleet with Python's."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedbandit as fb
+from fedbandit.algorithms.messages import packed_bytes
+from fedbandit.core.statistics import SufficientStats
+from fedbandit.wire import codec
+from tests.live import LiveServer, running_server
+
+CLIENT = Path(__file__).resolve().parents[2] / "clients" / "js"
+DIM = 3
+ROUNDS = 300
+
+
+def _missing() -> str:
+    """Why Node cannot run the client, or nothing."""
+    node = shutil.which("node")
+    if node is None:
+        return "THE JAVASCRIPT CLIENT IS NOT TESTED: there is no `node` on the PATH; install Node.js 18 or newer"
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    if int(version.lstrip("v").split(".")[0]) < 18:
+        return f"THE JAVASCRIPT CLIENT IS NOT TESTED: node is {version}; install Node.js 18 or newer"
+    return ""
+
+
+MISSING = _missing()
+needs_node = pytest.mark.skipif(bool(MISSING), reason=MISSING or "node is there")
+
+
+@needs_node
+def test_the_clients_own_tests() -> None:
+    files = sorted(str(path) for path in (CLIENT / "test").glob("*.test.mjs"))
+    run = subprocess.run(
+        ["node", "--test", "--test-reporter=tap", *files], cwd=CLIENT, capture_output=True, text=True, timeout=240
+    )
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
+    passed = re.search(r"^# pass (\d+)$", run.stdout, re.MULTILINE)
+    assert passed is not None and int(passed[1]) > 100, run.stdout[-500:]
+
+
+def test_the_client_is_small_and_needs_nothing() -> None:
+    source = (CLIENT / "fedbandit.js").read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 300
+    assert re.findall(r"""\bimport\b[^"'\n]*["']([^"'\n]+)""", source) == ["node:crypto"]
+    package = json.loads((CLIENT / "package.json").read_text(encoding="utf-8"))
+    assert not package.get("dependencies") and not package.get("devDependencies")
+    assert package["type"] == "module" and package["license"] == "Apache-2.0" and package["private"] is False
+
+
+class NodeAgent:
+    """A Node process that plays as one agent."""
+
+    def __init__(self, server: LiveServer, name: str, token: str, *, seed: int, rounds: int, **more: Any) -> None:
+        task = {"url": server.url, "model": "news", "token": token, "agent": name, "seed": seed, "rounds": rounds}
+        self.name = name
+        self.process = subprocess.Popen(
+            ["node", str(CLIENT / "test" / "fleet.mjs"), json.dumps({**task, "dim": DIM, "flush": True, **more})],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def begin(self) -> None:
+        """Let it play."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("play\n")
+        self.process.stdin.flush()
+
+    def result(self) -> dict[str, Any]:
+        """Wait for the end; what it observed."""
+        found = self._line()
+        self.process.communicate(timeout=30)
+        return found
+
+    def _line(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            _, err = self.process.communicate(timeout=30)
+            raise AssertionError(f"{self.name} ended with {self.process.returncode}: {err[-3000:]}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def __enter__(self) -> NodeAgent:
+        assert self._line() == {"connected": True}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+class PythonAgent(threading.Thread):
+    """A thread that plays as one agent."""
+
+    def __init__(self, server: LiveServer, name: str, token: str, *, seed: int, rounds: int) -> None:
+        super().__init__(daemon=True)
+        self.server, self.agent, self.token = server, name, token
+        self.rng = np.random.default_rng(seed)
+        self.rounds = rounds
+        self.total = SufficientStats.zeros(DIM)
+        self.connected, self.may_begin = threading.Event(), threading.Event()
+        self.error: BaseException | None = None
+
+    def begin(self) -> None:
+        """Let it play."""
+        self.may_begin.set()
+
+    def run(self) -> None:
+        try:
+            self._play()
+        except BaseException as error:  # noqa: BLE001 - told by whoever joins the thread
+            self.error = error
+
+    def _play(self) -> None:
+        with fb.connect(self.server.url, model="news", token=self.token, agent=self.agent) as agent:
+            self.connected.set()
+            self.may_begin.wait(60)
+            for _ in range(self.rounds):
+                decision = agent.choose(self.rng.integers(-3, 4, (4, DIM)).astype(float))
+                reward = float(decision.x[0] - decision.x[1] + self.rng.integers(-1, 2))
+                agent.observe(decision, reward)
+                self.total = self.total + SufficientStats.of([decision.x], [reward])
+                time.sleep(float(self.rng.uniform(0.0, 0.006)))
+            agent.flush(timeout_s=60.0)
+
+
+def state_of(server: LiveServer) -> codec.SyncReply:
+    return codec.decode_reply(server.request("GET", "/v1/models/news/state").data)
+
+
+@needs_node
+def test_a_mixed_fleet_counts_every_observation_once(tmp_path: Path) -> None:
+    """Whole numbers add exactly, in any order: the server's state is λI and everybody's data, to the last bit.
+
+    One Node agent is the second life of a process that ended without uploading, and the server dies in the middle.
+    """
+    with running_server(tmp_path) as server:
+        server.add_model("news", dim=DIM, alpha=0.5, beta=0.5)
+        tokens = {name: server.add_agent("news", name) for name in ("py-1", "py-2", "js-1", "js-2", "js-3")}
+        state = {"state": str(tmp_path / "js-3.json")}
+        with NodeAgent(server, "js-3", tokens["js-3"], seed=3, rounds=60, flush=False, **state) as agent:
+            agent.begin()
+            first = agent.result()
+
+        python = [PythonAgent(server, f"py-{n}", tokens[f"py-{n}"], seed=n, rounds=ROUNDS) for n in (1, 2)]
+        for thread in python:
+            thread.start()
+            assert thread.connected.wait(60), repr(thread.error)
+        with (
+            NodeAgent(server, "js-1", tokens["js-1"], seed=11, rounds=ROUNDS) as one,
+            NodeAgent(server, "js-2", tokens["js-2"], seed=12, rounds=ROUNDS) as two,
+            NodeAgent(server, "js-3", tokens["js-3"], seed=13, rounds=ROUNDS, **state) as three,
+        ):
+            for agent in (*python, one, two, three):
+                agent.begin()
+            time.sleep(0.3)
+            server.kill()
+            server.start()
+            results = [first, *(agent.result() for agent in (one, two, three))]
+        for thread in python:
+            thread.join(120)
+            assert not thread.is_alive()
+            assert thread.error is None, repr(thread.error)
+
+        reply = state_of(server)
+        shown = server.show("news")
+    total = SufficientStats.prior(dim=DIM, lam=1.0)
+    for thread in python:
+        total = total + thread.total
+    expected = np.frombuffer(packed_bytes(total)) + sum(np.array(result["total"]) for result in results)
+    assert np.array_equal(codec.numbers_of(reply), expected)
+    assert shown["n_obs"] == 60 + 5 * ROUNDS
+    assert all(result["waiting"] == 0 and result["inFlight"] is None for result in results[1:])
+    assert all(result["uploads"] > 0 for result in results), "the trigger was at work"

@@ -21,6 +21,7 @@
     │   ├── UnknownModel                404
     │   ├── UnknownAgent                404
     │   ├── AlreadyExists               409: a model or an agent of this name
+    │   ├── BodyTooSlow                 408: try again on a better line
     │   ├── BodyTooLarge                413
     │   ├── Overloaded                  503: shed; try again after `Retry-After`
     │   ├── StoreUnavailable            503: the database cannot be reached
@@ -30,10 +31,12 @@
     │   ├── Refused                     the server said no, and saying it again will not help
     │   ├── StateDirInUse               another process holds the state directory
     │   ├── StateMismatch               the state directory belongs to another agent or model
+    │   ├── JournalFailed               the state directory cannot be written: no space, no permission
     │   ├── ForkedProcess               used after a fork; connect again in the child
     │   └── Closed                      the agent was closed
     ├── FormatError (ValueError)        bytes that are not what they should be
     │   └── UnsupportedFormat           written by a newer version
+    ├── DataUnavailable                 a data set that cannot be downloaded, or is not what it should be
     └── MissingExtra (ImportError)      an optional dependency is not installed
 
 Each class has a `code`, its name in snake case, which is what travels in HTTP errors.
@@ -146,6 +149,12 @@ class AlreadyExists(ServiceError):
     status = 409
 
 
+class BodyTooSlow(ServiceError):
+    """The request did not arrive in time; it may be sent again."""
+
+    status = 408
+
+
 class BodyTooLarge(ServiceError):
     """The request is longer than any honest one."""
 
@@ -173,7 +182,14 @@ class LiveError(FedbanditError):
 
 
 class NotReachable(LiveError):
-    """The server did not answer in time; what was observed is kept and sent later."""
+    """The server did not answer in time; what was observed is kept and sent later.
+
+    `retry_after_s` is how long the server asked to be left alone, if it did.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class Refused(LiveError):
@@ -193,6 +209,10 @@ class StateMismatch(LiveError):
     """The state directory belongs to another agent or model."""
 
 
+class JournalFailed(LiveError):
+    """The state directory cannot be written; what was passed is not booked, and can be passed again."""
+
+
 class ForkedProcess(LiveError):
     """The agent was made before a fork; connect again in the child."""
 
@@ -207,6 +227,10 @@ class FormatError(FedbanditError, ValueError):
 
 class UnsupportedFormat(FormatError):
     """Bytes written by a version of fedbandit that is newer than this one."""
+
+
+class DataUnavailable(FedbanditError):
+    """A data set cannot be downloaded, or is not what it should be."""
 
 
 class MissingExtra(FedbanditError, ImportError):

@@ -101,8 +101,9 @@ class AsyncLinUCBAgent(BaseAgent):
         return upload
 
     def _take(self, download: Download) -> Upload | None:
-        if download.version < self.model_version:
-            return None
+        merged = self.sequence - (self.in_flight is not None)
+        if download.version < self.model_version or download.acknowledged < merged:
+            return None  # late: made before what this agent has uploaded since
         self.shared = download.stats
         if self.in_flight is not None:
             self.shared = self.shared + self.in_flight.stats

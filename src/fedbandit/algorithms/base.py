@@ -6,6 +6,7 @@ import itertools
 import threading
 import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, overload
 
@@ -103,7 +104,7 @@ class BaseAgent:
         self.n_switches = 0
         self.max_pending = MAX_PENDING
         self._local: RunningStats | None = None
-        self._pending: dict[int, None] = {}
+        self._pending: dict[int, Any] = {}  # number -> whatever a driver keeps with it
         self._decisions = itertools.count()
         self._newest = -1  # number of the last decision made
         self._prefix = f"{self.incarnation[:12]}-"
@@ -291,15 +292,16 @@ class BaseAgent:
     def _best(self, X: Matrix) -> tuple[int, int]:
         """Index of the best row and the version of the model that says so."""
         estimate, beta, version = self._judge()
-        if X.size >= MANY_NUMBERS:
-            rows = estimate.contenders(X, beta)
-            if rows is not None:
-                upper = estimate.upper(X[rows], beta)
-                index = first_best(upper)
-                if abs(upper[index]) <= LARGEST and beta > 0.0:
-                    return int(rows[index]), version
-        upper = estimate.upper(X, beta)
-        index = first_best(upper)
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is a named error below, not a warning
+            if X.size >= MANY_NUMBERS:
+                rows = estimate.contenders(X, beta)
+                if rows is not None:
+                    upper = estimate.upper(X[rows], beta)
+                    index = first_best(upper)
+                    if abs(upper[index]) <= LARGEST and beta > 0.0:
+                        return int(rows[index]), version
+            upper = estimate.upper(X, beta)
+            index = first_best(upper)
         # A NaN or an infinity anywhere in X makes the best bound NaN or infinite, unless β = 0 hides the widths.
         if not abs(upper[index]) <= LARGEST or beta == 0.0:
             _check_scores(X, upper)
@@ -308,7 +310,8 @@ class BaseAgent:
     def _upper(self, X: Matrix) -> tuple[Vector, int]:
         """Upper bounds of all rows, finite or a named error, and the version of the model behind them."""
         estimate, beta, version = self._judge()
-        upper = estimate.upper(X, beta)
+        with np.errstate(over="ignore", invalid="ignore"):
+            upper = estimate.upper(X, beta)
         _check_scores(X, upper)
         return upper, version
 
@@ -333,7 +336,8 @@ class BaseAgent:
     def _drop_oldest(self) -> None:
         with self._lock:
             while len(self._pending) > self.max_pending:
-                self._pending.pop(next(iter(self._pending)))
+                with suppress(RuntimeError):  # another thread chose just now: look again
+                    self._pending.pop(next(iter(self._pending)))
 
     def _number_of(self, decision: Decision) -> int:
         prefix, _, digits = decision.id.rpartition("-")

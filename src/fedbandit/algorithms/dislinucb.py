@@ -88,9 +88,12 @@ class DisLinUCBAgent(BaseAgent):
         return None
 
     def _take(self, download: Download) -> Upload | None:
-        if download.version < self.model_version:
-            return None
+        merged = self.sequence - (self.in_flight is not None)
+        if download.version < self.model_version or download.acknowledged < merged:
+            return None  # late: made before what this agent has uploaded since
         self.synchronised = download.stats
+        if self.in_flight is not None:
+            self.synchronised = self.synchronised + self.in_flight.stats
         self.model_version = download.version
         self.n_switches += 1
         self.estimate = None

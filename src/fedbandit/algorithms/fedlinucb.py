@@ -158,7 +158,7 @@ class FedLinUCBAgent(BaseAgent):
 
     def _take(self, download: Download) -> Upload | None:
         if download.version < self.model_version:
-            return None  # a late reply; a newer model is in use
+            return self._recount()  # a late reply: a newer model is in use, but the upload may be answered now
         self._wants_model = False
         self.model = RidgeModel(download.stats)
         self.model_version = download.version

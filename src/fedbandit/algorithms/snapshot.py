@@ -21,28 +21,30 @@ VERSION = 1
 def dump_agent(agent: BaseAgent) -> bytes:
     """All of an agent's state."""
     with agent._lock:
+        return _dump("agent", agent.rule.to_dict(), agent_state(agent))
+
+
+def agent_state(agent: BaseAgent, *, pending: bool = True) -> dict[str, Any]:
+    """An agent's state as plain values, without its rule; `pending` leaves the decisions to somebody else's books."""
+    with agent._lock:
         upload = agent.in_flight
-        return _dump(
-            "agent",
-            agent.rule.to_dict(),
-            {
-                "agent_id": agent.agent_id,
-                "incarnation": agent.incarnation,
-                "features": None if agent.features is None else list(agent.features),
-                "model_version": agent.model_version,
-                "sequence": agent.sequence,
-                "in_flight": None
-                if upload is None
-                else {"sequence": upload.sequence, "stats": _pack(upload.stats), "growth": upload.growth},
-                "n_rounds": agent.n_rounds,
-                "n_switches": agent.n_switches,
-                "max_pending": agent.max_pending,
-                "pending": list(agent._pending),
-                "next_decision": next(agent._decisions) + 1,  # skips a number rather than racing with `choose`
-                "local": None if agent._local is None else _pack(agent.local),
-                "own": _pack_all(agent._state()),
-            },
-        )
+        return {
+            "agent_id": agent.agent_id,
+            "incarnation": agent.incarnation,
+            "features": None if agent.features is None else list(agent.features),
+            "model_version": agent.model_version,
+            "sequence": agent.sequence,
+            "in_flight": None
+            if upload is None
+            else {"sequence": upload.sequence, "stats": _pack(upload.stats), "growth": upload.growth},
+            "n_rounds": agent.n_rounds,
+            "n_switches": agent.n_switches,
+            "max_pending": agent.max_pending,
+            "pending": list(agent._pending) if pending else [],
+            "next_decision": next(agent._decisions) + 1,  # skips a number rather than racing with `choose`
+            "local": None if agent._local is None else _pack(agent.local),
+            "own": _pack_all(agent._state()),
+        }
 
 
 def dump_server(server: BaseServer) -> bytes:
@@ -86,6 +88,12 @@ def _dump(kind: str, rule: dict[str, Any], state: dict[str, Any]) -> bytes:
 
 def _load_agent(rule: Any, state: dict[str, Any]) -> BaseAgent:
     agent: BaseAgent = rule.agent(state["agent_id"], incarnation=state["incarnation"])
+    restore_agent(agent, state)
+    return agent
+
+
+def restore_agent(agent: BaseAgent, state: dict[str, Any]) -> None:
+    """Bring a new agent of the same rule, identity and incarnation to a state made by `agent_state`."""
     agent.features = None if state["features"] is None else tuple(state["features"])
     agent.model_version = state["model_version"]
     agent.sequence = state["sequence"]
@@ -100,10 +108,9 @@ def _load_agent(rule: Any, state: dict[str, Any]) -> BaseAgent:
     agent._decisions = itertools.count(state["next_decision"])
     agent._newest = state["next_decision"] - 1
     if state["local"] is not None:
-        agent._local = RunningStats(rule.dim)
+        agent._local = RunningStats(agent.dim)
         agent._local.add(_unpack(state["local"]))
     agent._restore(_unpack_all(state["own"]))
-    return agent
 
 
 def _load_server(rule: Any, state: dict[str, Any]) -> BaseServer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -39,9 +40,9 @@ def first_best(scores: Vector) -> int:
     1
     """
     index = int(scores.argmax())
-    if index == 0:
-        return 0
     best = float(scores[index])
+    if index == 0 or not math.isfinite(best):  # NaN ties with nothing: name it, so that the caller finds it
+        return index
     return int((scores >= best - TIE * abs(best)).argmax())
 
 
@@ -95,14 +96,15 @@ def farthest_point(theta_hat: Vector, inverse: Matrix, beta: float) -> Vector:
         raise InvalidParameter(f"expected beta ≥ 0, got {beta}")
     p, Q = np.linalg.eigh(inverse)
     a = beta * np.sqrt(np.maximum(p, 0.0))
-    if a[-1] == 0.0:
-        return theta_hat
     c = Q.T @ theta_hat
+    if a[-1] <= 1e-100 * np.linalg.norm(c):
+        return theta_hat
     leading = p >= p[-1] * (1.0 - 1e-10)
-    pull = a * c
+    s = a / a[-1]  # in units of the longest axis no square under- or overflows
+    pull = s * (c / a[-1])
     pull[leading & (np.abs(c) <= 1e-12 * (np.linalg.norm(c) + a[-1]))] = 0.0
-    mu, at_pole = _secular_root(a * a, pull)
-    gap = mu - a * a
+    mu, at_pole = _secular_root(s * s, pull)
+    gap = mu - s * s
     u = np.divide(pull, gap, out=np.zeros_like(pull), where=pull != 0.0)
     if at_pole:
         missing = np.sqrt(max(1.0 - float(u @ u), 0.0))

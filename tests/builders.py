@@ -1,0 +1,172 @@
+"""Things that tests are made of, so that a test mentions only what matters to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from fedbandit import OFUL, FedLinUCB, SufficientStats, Upload, worlds
+from fedbandit.algorithms.base import BaseAgent, Rule
+from fedbandit.algorithms.messages import Reply
+from fedbandit.simulation.runner import Fleet
+
+# Every rule that the contract speaks of. A new name in the catalog needs a line here: a test says so.
+CATALOG_NUMBERS: dict[str, dict[str, Any]] = {
+    "fedlinucb": {"alpha": 1.0},
+    "async-linucb": {"gamma_up": 2.0, "gamma_down": 2.0},
+    "dislinucb": {"threshold": 2.0},
+    "oful-shared": {},
+    "oful-independent": {},
+}
+OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "fedlinucb-join": (FedLinUCB, {"join": True}),
+    "fedlinucb-arrival": (FedLinUCB, {"refresh": "arrival"}),
+    "fedlinucb-spectral": (FedLinUCB, {"trigger": "spectral", "alpha": 0.5}),
+    "fedlinucb-all-options": (FedLinUCB, {"join": True, "refresh": "arrival", "trigger": "spectral", "alpha": 0.5}),
+    "oful-rare-switching": (OFUL, {"switching": 1.0}),
+}
+RULE_NAMES = (*CATALOG_NUMBERS, *OPTIONS)
+UPLOADING = tuple(name for name in RULE_NAMES if name not in ("oful-independent", "oful-rare-switching"))
+
+
+def make_rule(name: str = "fedlinucb", **changes: Any) -> Any:
+    """A small rule: three features, β = 0.5, λ = 1."""
+    from fedbandit.algorithms.catalog import CATALOG
+
+    make, numbers = OPTIONS[name] if name in OPTIONS else (CATALOG[name], CATALOG_NUMBERS[name])
+    return make(**{"dim": 3, "beta": 0.5, "lam": 1.0, **numbers, **changes})
+
+
+def make_agent(name: str = "fedlinucb", *, agent_id: str = "a", **changes: Any) -> Any:
+    """One agent of such a rule."""
+    return make_rule(name, **changes).agent(agent_id)
+
+
+def make_world(**changes: Any) -> Any:
+    """The authors' world, small."""
+    return worlds.uniform(**{"dim": 3, "n_actions": 5, "noise": 0.3, **changes})
+
+
+def rows(n: int, dim: int = 3, *, seed: int = 0) -> np.ndarray:
+    """Gaussian rows (n, dim)."""
+    return np.random.default_rng(seed).standard_normal((n, dim))
+
+
+def stats_of(pairs: Iterable[tuple[np.ndarray, float]], dim: int) -> SufficientStats:
+    """The statistics of observed pairs, summed the plain way."""
+    total = SufficientStats.zeros(dim)
+    for x, reward in pairs:
+        total = total + SufficientStats.of([x], [reward])
+    return total
+
+
+def assert_stats_close(got: SufficientStats, expected: SufficientStats, *, rtol: float = 1e-10) -> None:
+    """Equal up to rounding, counts exactly."""
+    scale = float(np.abs(expected.Sigma).max()) + 1.0
+    np.testing.assert_allclose(got.Sigma, expected.Sigma, rtol=rtol, atol=rtol * scale)
+    np.testing.assert_allclose(got.b, expected.b, rtol=rtol, atol=rtol * scale)
+    assert got.n_obs == expected.n_obs
+
+
+def state_of(thing: Any) -> bytes:
+    """All that an agent or a server knows, for a comparison before and after."""
+    import msgspec
+
+    data = msgspec.msgpack.decode(thing.to_bytes())
+    data["state"].pop("next_decision", None)  # saving skips a number on purpose
+    return msgspec.msgpack.encode(data)
+
+
+def play(rule: Rule, n_rounds: int, *, n_agents: int = 2, seed: int = 0) -> Fleet:
+    """A fleet after some rounds of choosing, observing and exchanging without faults."""
+    fleet = Fleet(rule, n_agents)
+    rng = np.random.default_rng(seed)
+    for _ in range(n_rounds):
+        play_round(fleet, str(rng.integers(n_agents)), rng.standard_normal((4, rule.dim)), rng.standard_normal())
+    return fleet
+
+
+def play_round(fleet: Fleet, agent_id: str, actions: np.ndarray, reward: float) -> tuple[int, Upload | None]:
+    """One round; the index chosen and the upload made."""
+    agent = fleet.agent(agent_id)
+    pull = agent.arrive()
+    if pull is not None:
+        fleet.exchange(pull)
+    decision = agent.choose(actions)
+    upload = agent.observe(decision, reward)
+    if upload is not None:
+        fleet.exchange(upload)
+    return decision.index, upload
+
+
+class FaultyNetwork:
+    """A fleet whose requests and replies get lost, come late and come twice; it remembers all that was seen."""
+
+    def __init__(self, rule: Rule, n_agents: int) -> None:
+        self.rule = rule
+        self.server = rule.server()
+        names = [str(m) for m in range(n_agents)]
+        self.server.enroll(names)
+        self.agents: dict[str, BaseAgent] = {name: rule.agent(name, incarnation="one") for name in names}
+        self.seen: list[tuple[np.ndarray, float]] = []
+        self.sent: dict[tuple[str, int], Upload] = {}
+        self.undelivered: list[Reply] = []
+
+    def observe(self, agent_id: str, x: np.ndarray, reward: float, fate: str = "ok") -> None:
+        """An agent sees a pair; what it wants to send has this fate."""
+        self.seen.append((x, reward))
+        self.agents[agent_id].observe(x, reward)
+        self.send(agent_id, fate)
+
+    def send(self, agent_id: str, fate: str = "ok") -> None:
+        """Send what an agent has in flight, if anything: for the first time or again."""
+        upload = self.agents[agent_id].in_flight
+        if upload is None:
+            return
+        before = self.sent.setdefault((agent_id, upload.sequence), upload)
+        assert before == upload, "the upload of an unanswered exchange must stay identical"
+        if fate == "request lost":
+            return
+        for _ in range(2 if fate == "request twice" else 1):
+            self._answer(self.server.receive(upload), lost=fate == "reply lost", twice=fate == "reply twice")
+
+    def pull(self, agent_id: str, fate: str = "ok") -> None:
+        """An agent that arrives for a round asks for a download if its algorithm wants one."""
+        pull = self.agents[agent_id].arrive()
+        if pull is not None and fate != "request lost":
+            self._answer(self.server.receive(pull), lost=fate == "reply lost", twice=False)
+
+    def deliver_late(self, which: int) -> None:
+        """Deliver a reply that was lost before; it may be delivered again later."""
+        if self.undelivered:
+            self._deliver(self.undelivered[which % len(self.undelivered)])
+
+    def settle(self) -> None:
+        """Let everything that is in flight arrive."""
+        for _ in range(4):
+            for agent_id in self.agents:
+                self.send(agent_id)
+
+    def _answer(self, replies: Any, *, lost: bool, twice: bool) -> None:
+        for reply in replies if isinstance(replies, tuple) else (replies,):
+            if lost:
+                self.undelivered.append(reply)
+                continue
+            for _ in range(2 if twice else 1):
+                self._deliver(reply)
+
+    def _deliver(self, reply: Reply) -> None:
+        if self.agents[reply.agent_id].adopt(reply) is not None:
+            self.send(reply.agent_id)
+
+    def uncounted(self) -> SufficientStats:
+        """All that agents hold and the server has not merged."""
+        total = SufficientStats.zeros(self.rule.dim)
+        for agent_id, agent in self.agents.items():
+            total = total + agent.local
+            merged = self.server.ledger[agent_id].sequence if agent_id in self.server.ledger else 0
+            if agent.in_flight is not None and agent.in_flight.sequence > merged:
+                total = total + agent.in_flight.stats
+        return total

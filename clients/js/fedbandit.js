@@ -1,6 +1,6 @@
 // A fedbandit agent for Node (18 and later) and browsers, written from docs/protocol.md alone. No dependencies.
 const crypto = globalThis.crypto ?? (await import("node:crypto")).webcrypto; // Node 18 has no global one
-const MARGIN = 1e-12, SLACK = 1 + 1e-9, LARGEST = 1e100, REFACTOR_EVERY = 256; // observations between fresh factorisations
+const MARGIN = 1e-12, SLACK = 1 + 1e-9, LARGEST = 1e70, REFACTOR_EVERY = 256; // observations between fresh factorisations
 // ---- errors: `retryable` ones may get better by sending the same bytes again, the others will not ----
 export class FedbanditError extends Error {
   constructor(message, details) { super(message); Object.assign(this, { name: new.target.name, retryable: false }, details); }

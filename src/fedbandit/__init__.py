@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from fedbandit.algorithms.dislinucb import DisLinUCB
     from fedbandit.algorithms.oful import OFUL
     from fedbandit.algorithms.snapshot import load
+    from fedbandit.core.features import HashingFeatures, block_features
+    from fedbandit.sdk import LiveAgent, connect
     from fedbandit.simulation import participation, worlds
     from fedbandit.simulation.runner import simulate
     from fedbandit.simulation.trace import Trace
@@ -40,8 +42,12 @@ __version__ = "0.1.0"
 _LAZY = {
     "AsyncLinUCB": "fedbandit.algorithms.async_linucb",
     "DisLinUCB": "fedbandit.algorithms.dislinucb",
+    "HashingFeatures": "fedbandit.core.features",
+    "LiveAgent": "fedbandit.sdk",
     "OFUL": "fedbandit.algorithms.oful",
     "Trace": "fedbandit.simulation.trace",
+    "block_features": "fedbandit.core.features",
+    "connect": "fedbandit.sdk",
     "load": "fedbandit.algorithms.snapshot",
     "participation": "fedbandit.simulation.participation",
     "simulate": "fedbandit.simulation.runner",
@@ -70,6 +76,8 @@ __all__ = [
     "DisLinUCB",
     "Download",
     "FedLinUCB",
+    "HashingFeatures",
+    "LiveAgent",
     "Poll",
     "Pull",
     "Receipt",
@@ -77,6 +85,8 @@ __all__ = [
     "SufficientStats",
     "Trace",
     "Upload",
+    "block_features",
+    "connect",
     "errors",
     "load",
     "participation",

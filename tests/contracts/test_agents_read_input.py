@@ -136,8 +136,8 @@ def test_a_bad_reward_leaves_its_decision_open(name):
 def test_the_largest_numbers_that_pass_never_turn_into_nan(name):
     fleet = Fleet(make_rule(name, lam=1e-6), 2)
     for i in range(40):
-        x = np.array([1e100, 1.0, 1e-100]) if i % 2 else np.array([1e-50, 1e50, 1.0])
-        upload = fleet.agent(str(i % 2)).observe(x, 1e100 if i % 3 else -1e50)
+        x = np.array([1e70, 1.0, 1e-70]) if i % 2 else np.array([1e-50, 1e50, 1.0])
+        upload = fleet.agent(str(i % 2)).observe(x, 1e70 if i % 3 else -1e50)
         if upload is not None:
             fleet.exchange(upload)
     for agent in fleet.agents.values():

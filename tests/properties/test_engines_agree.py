@@ -43,10 +43,13 @@ def rules(draw, dim, n_agents):
         return fb.OFUL(**common, switching=draw(level))
     if kind == "oful":
         return fb.OFUL(**common, mode=draw(st.sampled_from(["independent", "shared"])))
+    enrolment = draw(st.sampled_from(["start", "arrival"]))
     if kind == "dis":
-        return fb.DisLinUCB(**common, threshold=draw(st.sampled_from([0.0, 0.5, 5.0, 50.0, math.inf])))
+        return fb.DisLinUCB(
+            **common, enrolment=enrolment, threshold=draw(st.sampled_from([0.0, 0.5, 5.0, 50.0, math.inf]))
+        )
     gamma = st.sampled_from([1.0, 1.2, 2.0, 6.0, 100.0])
-    return fb.AsyncLinUCB(**common, gamma_up=draw(gamma), gamma_down=draw(gamma))
+    return fb.AsyncLinUCB(**common, enrolment=enrolment, gamma_up=draw(gamma), gamma_down=draw(gamma))
 
 
 @st.composite

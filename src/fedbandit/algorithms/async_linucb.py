@@ -9,7 +9,7 @@ from typing import Any
 
 from fedbandit.algorithms.base import BaseAgent, Judgement
 from fedbandit.algorithms.messages import Download, Pull, Receipt, Reply, Request, Upload
-from fedbandit.algorithms.rules import LinearRule, check_agent_id
+from fedbandit.algorithms.rules import LinearRule, check_agent_id, one_of
 from fedbandit.algorithms.server import BaseServer
 from fedbandit.core.arrays import Matrix, Vector, at_least
 from fedbandit.core.eager import EagerEstimate
@@ -25,14 +25,17 @@ class AsyncLinUCB(LinearRule):
     Both are ratios; 1 means always. The policy is eager and is refreshed at a push. (The public code of the authors
     forgets that refresh and loses a quarter to a third in regret; this is the algorithm as the article states it.)
     A push carries the whole of V_g rather than the part that j lacks: the numbers are as many, and j ends up with
-    the same sum.
+    the same sum. `enrolment` tells a simulation when the server hears of an agent: at the "start", or at its "arrival"
+    (first round), which is how Li and Wang's published figures come about.
     """
 
     gamma_up: float
     gamma_down: float
+    enrolment: str = "start"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        one_of(self.enrolment, ("start", "arrival"), "enrolment")
         object.__setattr__(self, "gamma_up", at_least(self.gamma_up, 1.0, "gamma_up"))
         object.__setattr__(self, "gamma_down", at_least(self.gamma_down, 1.0, "gamma_down"))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedbandit.algorithms.base import BaseAgent, Judgement
 from fedbandit.algorithms.messages import Download, Poll, Pull, Receipt, Reply, Request, Upload
-from fedbandit.algorithms.rules import LinearRule, check_agent_id
+from fedbandit.algorithms.rules import LinearRule, check_agent_id, one_of
 from fedbandit.algorithms.server import BaseServer
 from fedbandit.core.arrays import Matrix, Vector, at_least
 from fedbandit.core.eager import EagerEstimate
@@ -21,12 +21,15 @@ class DisLinUCB(LinearRule):
     """The synchronous baseline: `threshold` is D, and a synchronisation costs an upload and a download of every agent.
 
     An agent asks for one when log(det V_i / det V_last) · n_i > D, with n_i its own rounds since the last.
+    `enrolment` tells a simulation when the server hears of an agent: at the "start", or at its "arrival" (first round).
     """
 
     threshold: float
+    enrolment: str = "start"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        one_of(self.enrolment, ("start", "arrival"), "enrolment")
         object.__setattr__(self, "threshold", at_least(self.threshold, 0.0, "threshold"))
 
     def agent(self, agent_id: str, *, incarnation: str | None = None) -> DisLinUCBAgent:

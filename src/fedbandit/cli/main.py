@@ -13,7 +13,15 @@ except ImportError as error:  # pragma: no cover - the base install has no comma
     raise MissingExtra("the command line needs typer and rich: pip install 'fedbandit[cli]'") from error
 
 from fedbandit import __version__
+from fedbandit.cli.advise import advise
+from fedbandit.cli.agent import agent
+from fedbandit.cli.agents import app as agents
+from fedbandit.cli.demo import demo
+from fedbandit.cli.models import app as models
+from fedbandit.cli.plan import plan
+from fedbandit.cli.serve import serve
 from fedbandit.cli.simulate import simulate
+from fedbandit.cli.study import study
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,7 +47,15 @@ def _options(
     """Options that stand before the sub-command."""
 
 
-app.command()(simulate)
+app.command(rich_help_panel="Ask questions")(simulate)
+app.command(rich_help_panel="Ask questions")(study)
+app.command(rich_help_panel="Ask questions")(plan)
+app.command(rich_help_panel="Ask questions")(advise)
+app.command(rich_help_panel="Run a fleet")(demo)
+app.command(rich_help_panel="Run a fleet")(serve)
+app.command(rich_help_panel="Run a fleet")(agent)
+app.add_typer(models, name="models", rich_help_panel="Run a fleet")
+app.add_typer(agents, name="agents", rich_help_panel="Run a fleet")
 
 
 def main() -> None:

@@ -16,8 +16,9 @@ import fedbandit as fb
 from fedbandit.algorithms.catalog import CATALOG, AnyRule
 from fedbandit.core.radius import AnyRadius
 from fedbandit.errors import InvalidParameter
-from fedbandit.simulation.participation import PARTICIPATION
-from fedbandit.simulation.worlds import WORLDS, World
+from fedbandit.simulation.participation import PARTICIPATION, ByRows, Participation, by_rows
+from fedbandit.simulation.real import EVERY, DataWorld
+from fedbandit.simulation.worlds import World
 
 COLUMNS = ("regret", "messages", "messages_up", "messages_down", "scalars", "bytes", "switches", "seconds")
 
@@ -27,7 +28,7 @@ def simulate(
         list[str] | None,
         typer.Option(help=f"One of {', '.join(CATALOG)}; may be given several times; fedlinucb when left out."),
     ] = None,
-    world: Annotated[str, typer.Option(help=f"One of {', '.join(WORLDS)}.")] = "uniform",
+    world: Annotated[str, typer.Option(help=f"One of {', '.join(EVERY)}.")] = "uniform",
     agents: Annotated[int, typer.Option(help="Number of agents M.")] = 15,
     rounds: Annotated[int, typer.Option(help="Rounds T, over all agents together.")] = 30_000,
     alpha: Annotated[float, typer.Option(help="fedlinucb: determinant growth that triggers an exchange.")] = 1.0,
@@ -40,13 +41,21 @@ def simulate(
     dim: Annotated[int | None, typer.Option(help="Features d; the world's own default when left out.")] = None,
     actions: Annotated[int | None, typer.Option(help="Actions K in a decision set.")] = None,
     noise: Annotated[float | None, typer.Option(help="Standard deviation of the noise.")] = None,
-    participation: Annotated[str, typer.Option(help=f"Who is active: {', '.join(PARTICIPATION)}.")] = "uniform",
+    participation: Annotated[
+        str,
+        typer.Option(
+            help=f"Who is active: {', '.join(PARTICIPATION)}; {ByRows.name}, which plays each row of data once."
+        ),
+    ] = "uniform",
     seeds: Annotated[int, typer.Option(help="Runs the seeds 0 to N−1.")] = 1,
     gamma_up: Annotated[float, typer.Option(help="async-linucb: determinant ratio that triggers an upload.")] = 6.0,
     gamma_down: Annotated[float, typer.Option(help="async-linucb: determinant ratio that triggers a push.")] = 6.0,
     threshold: Annotated[
         float | None, typer.Option(help="dislinucb: D; T/(M d log T) when left out, which is said to match regret.")
     ] = None,
+    enrolment: Annotated[
+        str, typer.Option(help="async-linucb, dislinucb: the server hears of agents at the 'start' or at 'arrival'.")
+    ] = "start",
     join: Annotated[bool, typer.Option("--join", help="fedlinucb: download before the first decision.")] = False,
     refresh: Annotated[str, typer.Option(help="fedlinucb: 'upload' or 'arrival'.")] = "upload",
     trigger: Annotated[str, typer.Option(help="fedlinucb: 'determinant' or 'spectral'.")] = "determinant",
@@ -55,13 +64,15 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of one object a seed.")] = False,
 ) -> None:
     """Run algorithms in a world and print regret, communication and switches."""
-    place = make_world(world, dim=dim, n_actions=actions, noise=noise)
-    pattern = _lookup(PARTICIPATION, participation, "participation")()
+    place = make_world(world, dim=dim, n_actions=actions, noise=noise, n_agents=agents)
+    agents = place.fleet_size if isinstance(place, DataWorld) else agents
+    pattern = make_pattern(participation, place)
     numbers = {
         "alpha": alpha,
         "gamma_up": gamma_up,
         "gamma_down": gamma_down,
         "threshold": rounds / (agents * place.dim * math.log(max(rounds, 2))) if threshold is None else threshold,
+        "enrolment": enrolment,
         "join": join,
         "refresh": refresh,
         "trigger": trigger,
@@ -96,16 +107,36 @@ def simulate(
         _print_table(results, title=f"{world} world, d={place.dim}, M={agents}, T={rounds:,}, {seeds} seed(s)")
 
 
-def make_world(name: str, *, dim: int | None = None, n_actions: int | None = None, noise: float | None = None) -> World:
+def make_world(
+    name: str,
+    *,
+    dim: int | None = None,
+    n_actions: int | None = None,
+    noise: float | None = None,
+    n_agents: int | None = None,
+) -> World:
     """The world of this name with the numbers that were given; what the world has no use for is an error."""
-    constructor = _lookup(WORLDS, name, "world")
+    constructor = _lookup(EVERY, name, "world")
+    known = inspect.signature(constructor).parameters
     given = {"dim": dim, "n_actions": n_actions, "noise": noise}
     numbers = {key: value for key, value in given.items() if value is not None}
-    unknown = set(numbers) - set(inspect.signature(constructor).parameters)
+    unknown = numbers.keys() - known.keys()
     if unknown:
         raise InvalidParameter(f"the {name} world has no {', '.join(sorted(unknown))}")
+    if "n_agents" in known and n_agents is not None:  # data that is split over as many agents as one likes
+        numbers["n_agents"] = n_agents
     place: World = constructor(**numbers)
     return place
+
+
+def make_pattern(name: str, world: World) -> Participation:
+    """Who is active, by name."""
+    if name == ByRows.name:
+        if not isinstance(world, DataWorld):
+            raise InvalidParameter(f"{name} is for worlds from data; the {world.name} world has no rows")
+        return by_rows(world)
+    pattern: Participation = _lookup(PARTICIPATION, name, "participation")()
+    return pattern
 
 
 def make_radius(text: str, *, noise: float, agents: int, rounds: int, delta: float) -> float | AnyRadius:

@@ -13,7 +13,7 @@ from fedbandit.errors import DimensionMismatch, EmptyDecisionSet, InvalidInput, 
 Vector = NDArray[np.float64]  # (d,)
 Matrix = NDArray[np.float64]  # (k, d) or (d, d)
 
-LARGEST = 1e100  # of a feature or a reward: squares, divided by any ridge and summed over any life, do not overflow
+LARGEST = 1e70  # of a feature or a reward: the sums of 1e10 squares stay below the 1e150 that a server takes
 
 # Scores this close (relatively) are a tie, and the lowest index wins: at the start all unit-norm actions tie
 # exactly, and without a rule the rounding of each engine would choose.
@@ -62,7 +62,7 @@ def as_vector(values: ArrayLike, dim: int, what: str = "action") -> Vector:
 
 
 def finite(array: NDArray[np.float64], what: str) -> NDArray[np.float64]:
-    """The array itself if every entry is a finite number of at most 1e100 in size."""
+    """The array itself if every entry is a finite number of at most 1e70 in size."""
     usable = np.abs(array) <= LARGEST
     if not usable.all():
         bad = int(array.size - np.count_nonzero(usable))
@@ -71,7 +71,7 @@ def finite(array: NDArray[np.float64], what: str) -> NDArray[np.float64]:
 
 
 def as_reward(value: Any) -> float:
-    """`value` as a finite float of at most 1e100 in size."""
+    """`value` as a finite float of at most 1e70 in size."""
     try:
         reward = float(value)
     except (TypeError, ValueError):

@@ -193,6 +193,50 @@ class RandomEpisodes:
         return draw
 
 
+@dataclass(frozen=True)
+class ByRows:
+    """Agent m acts `counts[m]` times in a pass, in random order; then the next pass begins.
+
+    With a world from data and its counts, a pass plays every row once, at the agent that owns it.
+    """
+
+    name: ClassVar[str] = "by-rows"
+    counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        counts = tuple(whole_at_least(count, 0, "a count") for count in self.counts)
+        if not any(counts):
+            raise InvalidParameter("expected at least one agent with rows")
+        object.__setattr__(self, "counts", counts)
+
+    def start(self, n_agents: int, rng: np.random.Generator) -> Draw:
+        if len(self.counts) > n_agents:
+            raise InvalidParameter(f"expected n_agents = {len(self.counts)}, as the data has; got {n_agents}")
+        everybody = np.repeat(np.arange(len(self.counts)), self.counts)
+        waiting = np.empty(0, dtype=np.int64)
+
+        def draw(n: int) -> Index:
+            nonlocal waiting
+            while len(waiting) < n:
+                waiting = np.concatenate([waiting, rng.permutation(everybody)])
+            active, waiting = waiting[:n], waiting[n:]
+            return active
+
+        return draw
+
+
+class HasRows(Protocol):
+    """A world from data knows how many rows each agent owns."""
+
+    @property
+    def row_counts(self) -> tuple[int, ...]: ...
+
+
+def by_rows(world: HasRows) -> ByRows:
+    """Every agent as often as it has rows, in random order: with `n_rounds = world.n_rows`, one pass over the data."""
+    return ByRows(world.row_counts)
+
+
 def sequence(agents: Sequence[int], *, repeat: bool = False) -> Explicit:
     """Agents by an explicit list."""
     return Explicit(tuple(int(agent) for agent in agents), repeat)

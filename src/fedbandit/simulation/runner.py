@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from fedbandit.algorithms.messages import Download, Pull, Request, Upload
 from fedbandit.algorithms.server import BaseServer
 from fedbandit.core.arrays import Vector, whole_at_least
 from fedbandit.core.decision_sets import Ball, DecisionSet
-from fedbandit.errors import DimensionMismatch, InvalidParameter
+from fedbandit.errors import DimensionMismatch, InvalidParameter, MissingExtra
 from fedbandit.simulation.participation import Even, Participation
 from fedbandit.simulation.trace import Recorder, Trace
 from fedbandit.simulation.worlds import Block, Index, Stream, World, generator
@@ -27,13 +29,15 @@ class Fleet:
     def __init__(self, rule: Rule, n_agents: int) -> None:
         self.rule = rule
         self.server: BaseServer = rule.server()
-        self.server.enroll(str(m) for m in range(n_agents))
+        if getattr(rule, "enrolment", "start") == "start":
+            self.server.enroll(str(m) for m in range(n_agents))
         self.agents: dict[str, BaseAgent] = {}
         self.n_up = self.n_down = self.n_switches = 0
 
     def agent(self, agent_id: str) -> BaseAgent:
-        """The agent of this name; it comes into being when it is first needed."""
+        """The agent of this name; it comes into being when it is first needed, and the server hears of it then."""
         if agent_id not in self.agents:
+            self.server.enroll([agent_id])
             self.agents[agent_id] = self.rule.agent(agent_id, incarnation="simulation")
         return self.agents[agent_id]
 
@@ -148,17 +152,19 @@ def simulate(
     participation: Participation | None = None,
     record: str | Sequence[int] = "log",
     progress: Progress | None = None,
+    engine: str = "auto",
 ) -> Trace:
     """Play `n_rounds` rounds of `rule` in `world` and return what happened.
 
     All rules see the same decision sets, noise and active agents for the same seed. `record` is "log" (about 200
-    rounds), "all" (every round, with choices) or a list of round numbers.
+    rounds), "all" (every round, with choices) or a list of round numbers. `engine` is "reference" (plain Python),
+    "compiled" (machine code, needs `fedbandit[lab]`; same trace, rounding apart) or "auto": compiled where possible.
     """
     whole_at_least(n_agents, 1, "n_agents")
     whole_at_least(n_rounds, 1, "n_rounds")
     if rule.dim != world.dim:
         raise DimensionMismatch(f"expected a rule for the world's {world.dim} features, got one for {rule.dim}")
-    return run_reference(
+    return _engine(engine, rule)(
         rule,
         world,
         participation or Even(),
@@ -168,6 +174,23 @@ def simulate(
         record=record,
         progress=progress,
     )
+
+
+def _engine(name: str, rule: Rule) -> Callable[..., Trace]:
+    """The function that plays: machine code where it is asked for, or possible and not declined."""
+    if name not in ("auto", "reference", "compiled"):
+        raise InvalidParameter(f"expected engine 'auto', 'reference' or 'compiled', got {name!r}")
+    if name == "reference":
+        return run_reference
+    if find_spec("numba") is None:
+        if name == "auto":
+            return run_reference
+        raise MissingExtra("the compiled engine needs numba: pip install 'fedbandit[lab]'")
+    from fedbandit.simulation.compiled import has_kernel, run_compiled
+
+    if name == "auto" and not has_kernel(rule):
+        return run_reference
+    return partial(run_compiled, strict=name == "compiled")
 
 
 __all__ = ["Fleet", "Pull", "run_reference", "simulate"]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbandit.algorithms.messages import n_bytes, n_scalars
-from fedbandit.core.arrays import Vector
+from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.errors import FormatError, InvalidParameter, UnsupportedFormat
 from fedbandit.simulation.worlds import Index
 
@@ -83,7 +83,7 @@ class Trace:
     def load(cls, path: str | Path) -> Trace:
         """Read what `save` wrote."""
         try:
-            with np.load(path, allow_pickle=False) as data:
+            with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as data:
                 header = json.loads(bytes(data["header"]))
                 columns: dict[str, NDArray[Any]] = {name: data[name] for name in data.files if name != "header"}
             if header["fedbandit_trace"] != 1:
@@ -132,6 +132,18 @@ class Recorder:
             self.columns[self.next] = totals[:2]
             self.counts[self.next] = totals[2:]
             self.next += 1
+
+    def note_block(self, t: int, agents: Index, choices: Index, sums: Matrix, counts: Index) -> None:
+        """Rounds t+1 … t+n are over, n the number of `agents`; `sums` (n, 2) and `counts` (n, 3) are totals."""
+        n = len(agents)
+        if self.agents is not None and self.choices is not None:
+            self.agents[t : t + n] = agents
+            self.choices[t : t + n] = choices[:n]
+        end = int(np.searchsorted(self.rounds, t + n, side="right"))
+        at = self.rounds[self.next : end] - t - 1
+        self.columns[self.next : end] = sums[at]
+        self.counts[self.next : end] = counts[at]
+        self.next = end
 
     def trace(self) -> Trace:
         """The finished trace."""

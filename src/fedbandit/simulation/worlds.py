@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from fedbandit.core.arrays import Matrix, Vector, as_float_array, finite, finite_at_least, whole_at_least
 from fedbandit.core.decision_sets import Ball, DecisionSet
 from fedbandit.errors import DimensionMismatch, InvalidParameter
+
+if TYPE_CHECKING:
+    from fedbandit.simulation.datasets_base import DataWorld
 
 Index = NDArray[np.int64]
 BLOCK_NUMBERS = 1 << 17  # about a megabyte of actions a block: fits a cache, and amortises the call
@@ -183,7 +187,8 @@ class Articles:
 
     @property
     def block_rounds(self) -> int:
-        return block_size(self.dim * self.n_actions)
+        # Only row numbers are drawn, so a block may be long; much longer ones leave the cache.
+        return 1024
 
     def stream(self, seed: np.random.SeedSequence) -> Stream:
         """One seeded run."""
@@ -202,13 +207,14 @@ class Articles:
 
 def sample_rows(rng: np.random.Generator, n: int, pool: int, k: int) -> Index:
     """k different rows of a pool for each of n rounds, (n, k): Floyd's method, all rounds at once."""
-    rows = np.empty((n, k), dtype=np.int64)
+    # One line per draw and small integers: most of the time goes into comparing with what is taken already.
+    rows = np.empty((k, n), dtype=np.int16 if pool <= 1 << 15 else np.int64)
     for i in range(k):
         last = pool - k + i
-        pick = rng.integers(0, last + 1, size=n)
-        taken = (rows[:, :i] == pick[:, None]).any(axis=1)
-        rows[:, i] = np.where(taken, last, pick)
-    return rows
+        pick = rng.integers(0, last + 1, size=n).astype(rows.dtype)
+        pick[(rows[:i] == pick).any(axis=0)] = last
+        rows[i] = pick
+    return np.ascontiguousarray(rows.T, dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,6 +376,20 @@ def from_arrays(
     """A world of your own data: features (n, K, d), the reward of every action (n, K), and whose row it is (n,)."""
     who = None if agents is None else np.asarray(agents, dtype=np.int64)
     return FromArrays(np.asarray(features), np.asarray(rewards), who, shuffle, noise)
+
+
+def real(name: str, **options: Any) -> DataWorld:
+    """The world of a data set by name: digits, breast_cancer, wine, flights; lastfm and others by download."""
+    from fedbandit.simulation import real as data_sets
+
+    return data_sets.real(name, **options)
+
+
+def from_parquet(path: str | Path, **columns: Any) -> DataWorld:
+    """A world of your own table: agent, decision, features and reward, one line for each arm of each decision."""
+    from fedbandit.simulation.datasets_table import from_parquet as read
+
+    return read(path, **columns)
 
 
 uniform, articles, sphere, ball, adversarial = Uniform, Articles, Sphere, BallWorld, Adversarial

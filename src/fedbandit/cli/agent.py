@@ -1,0 +1,114 @@
+"""`fedbandit agent`: one live agent, fed by a world or, line by line, by another program."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+import fedbandit as fb
+from fedbandit.errors import DimensionMismatch, InvalidParameter
+from fedbandit.simulation.participation import Even
+from fedbandit.simulation.runner import rounds_of, value_of
+from fedbandit.simulation.worlds import WORLDS
+
+
+def agent(
+    model: Annotated[str, typer.Option(help="Name of the model.")],
+    url: Annotated[str, typer.Option(envvar="FEDBANDIT_URL", help="Address of the server.")],
+    token: Annotated[str, typer.Option(envvar="FEDBANDIT_TOKEN", help="The agent's token.", show_default=False)],
+    name: Annotated[str | None, typer.Option("--agent", help="The agent's name, checked against the token.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Directory of the journal; it survives a kill.")] = None,
+    durability: Annotated[str, typer.Option(help="'fast' survives the process, 'strict' power loss.")] = "fast",
+    sync: Annotated[str, typer.Option(help="'background', or 'inline' to exchange before answering.")] = "background",
+    refresh_after: Annotated[float | None, typer.Option(help="Fetch the model after so many silent seconds.")] = None,
+    min_upload: Annotated[int, typer.Option(help="Fewest observations in an upload.")] = 1,
+    ca: Annotated[Path | None, typer.Option(help="Certificates to trust, PEM.")] = None,
+    cert: Annotated[Path | None, typer.Option(help="The agent's own certificate, PEM.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
+    world: Annotated[
+        str | None, typer.Option(help=f"Play in a world instead of reading lines: {', '.join(WORLDS)}.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="With --world: rounds to play.")] = 1000,
+    seed: Annotated[int, typer.Option(help="With --world: seed of its decision sets and noise.")] = 0,
+    actions: Annotated[int | None, typer.Option(help="With --world: actions in a decision set.")] = None,
+    noise: Annotated[float | None, typer.Option(help="With --world: standard deviation of the noise.")] = None,
+) -> None:
+    """Run one live agent. Without --world it reads lines of JSON and answers each with one line (docs/sdk.md)."""
+    signal.signal(signal.SIGTERM, _leave)
+    with fb.connect(
+        url,
+        model=model,
+        token=token,
+        agent=name,
+        state_dir=state_dir,
+        durability=durability,
+        sync=sync,
+        refresh_after_s=refresh_after,
+        min_upload=min_upload,
+        ca=ca,
+        cert=cert,
+        key=key,
+    ) as live:
+        if world is not None:
+            print(json.dumps(play(live, world, n_rounds=rounds, seed=seed, n_actions=actions, noise=noise), indent=1))
+            return
+        from fedbandit.sdk.pipe import serve_lines
+
+        try:
+            serve_lines(live, sys.stdin, _write)
+        except BrokenPipeError:  # the other program has ended; there is nobody to tell
+            sys.stderr.close()
+
+
+def play(
+    live: fb.LiveAgent, name: str, *, n_rounds: int, seed: int, n_actions: int | None, noise: float | None
+) -> dict[str, Any]:
+    """Play rounds of a world and sum up what came of it; everything observed is on the server at the end."""
+    if name not in WORLDS:
+        raise InvalidParameter(f"expected world to be one of {', '.join(WORLDS)}, got {name!r}")
+    given = {"n_actions": n_actions, "noise": noise}
+    dim = live.model.dim
+    place = WORLDS[name](dim=dim, **{key: value for key, value in given.items() if value is not None})
+    if place.dim != dim:
+        raise DimensionMismatch(f"the model has {dim} features, the {name} world {place.dim}")
+    stream, blocks = rounds_of(place, Even(), n_agents=1, n_rounds=n_rounds, seed=seed)
+    reward_sum = regret = 0.0
+    t = 0
+    for _, block in blocks:
+        for i in range(min(len(block), n_rounds - t)):
+            t += 1
+            actions = block.actions(i)
+            decision = live.choose(actions)
+            mean, best = value_of(decision.index, decision.x, actions, block, i, stream)
+            reward = mean + float(block.noise[i])
+            live.observe(decision, reward)
+            reward_sum += reward
+            regret += best - mean
+    live.flush()
+    status = live.status()
+    return {
+        "agent": status.agent_id,
+        "rounds": n_rounds,
+        "mean_reward": reward_sum / n_rounds,
+        "regret": regret,
+        "exchanges": status.exchanges,
+        "bytes_sent": status.bytes_sent,
+        "bytes_received": status.bytes_received,
+        "model_version": status.model_version,
+    }
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(line)
+    sys.stdout.flush()
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM ends the command as the end of its input does: the agent is closed, the journal complete."""
+    raise SystemExit(0)

@@ -1,0 +1,80 @@
+"""Plain HTTP to a server, for the commands that manage it."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+import urllib3
+
+from fedbandit.errors import NotReachable, Refused
+
+Url = Annotated[str, typer.Option("--url", envvar="FEDBANDIT_URL", help="Address of the server.")]
+Token = Annotated[str, typer.Option("--token", envvar="FEDBANDIT_TOKEN", help="Token of an administrator.")]
+CaCert = Annotated[
+    str | None, typer.Option("--ca-cert", envvar="FEDBANDIT_CA_CERT", help="Trust this certificate authority, PEM.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DEFAULT_URL = "http://127.0.0.1:8700"
+
+
+class Caller:
+    """A server and the token that we show it."""
+
+    def __init__(self, url: str, token: str, ca_cert: str | None = None) -> None:
+        if not token:
+            raise typer.BadParameter("give --token, or set FEDBANDIT_TOKEN")
+        self._url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._http = urllib3.PoolManager(retries=False, ca_certs=ca_cert, timeout=60.0)
+
+    def call(self, method: str, *path: str, body: Any = None, query: dict[str, Any] | None = None) -> Any:
+        """What the server answers, read as JSON; None when it has nothing to say."""
+        data = self.fetch(method, *path, body=body, query=query)
+        return json.loads(data) if data else None
+
+    def fetch(self, method: str, *path: str, body: Any = None, query: dict[str, Any] | None = None) -> bytes:
+        """The bytes of an answer; a refusal is raised with the server's own words."""
+        address = "/".join([self._url, "v1", *(quote(part, safe="") for part in path)])
+        content = None if body is None else json.dumps(body).encode()
+        headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
+        if query:
+            address += "?" + "&".join(f"{name}={quote(str(value), safe='')}" for name, value in query.items())
+        try:
+            answer = self._http.request(method, address, body=content, headers=headers)
+        except urllib3.exceptions.HTTPError as error:
+            raise NotReachable(f"{self._url} cannot be reached: {error}") from None
+        if answer.status >= 300:
+            raise _refusal(answer.status, answer.data)
+        return answer.data
+
+
+def _refusal(status: int, data: bytes) -> Refused:
+    try:
+        problem = json.loads(data)
+        return Refused(f"{problem['error']}: {problem['message']}", reason=problem["error"], status=status)
+    except (ValueError, KeyError, TypeError):
+        return Refused(f"the server answered {status}", status=status)
+
+
+def print_json(value: Any) -> None:
+    """One value, indented."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    """Columns that line up, also in a pipe."""
+    widths = [max(len(line[place]) for line in [columns, *rows]) for place in range(len(columns))]
+    for line in [columns, *rows]:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def shown(value: Any) -> str:
+    """A value for a table cell."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)

@@ -1,0 +1,191 @@
+"""`fedbandit plan`: messages, bytes and radii of a fleet that does not exist yet."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedbandit.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from fedbandit.experiments.planner import Fleet, Simulations
+
+
+def plan(
+    agents: Annotated[int, typer.Option(help="Agents M.")],
+    dim: Annotated[int, typer.Option(help="Features d.")],
+    rounds: Annotated[float, typer.Option(help="Rounds T of all agents together; 1e8 may be written so.")],
+    messages: Annotated[
+        float | None, typer.Option(help="Budget of messages; an α that meets it is looked for.")
+    ] = None,
+    alpha: Annotated[list[float] | None, typer.Option(help="An α to look at; may be given several times.")] = None,
+    days: Annotated[float, typer.Option(help="Days over which the rounds are spread.")] = 30.0,
+    noise: Annotated[float, typer.Option(help="Noise scale R of the rewards.")] = 0.3,
+    lam: Annotated[float, typer.Option(help="Ridge λ.")] = 1.0,
+    theta_bound: Annotated[float, typer.Option(help="S, a bound on ‖θ*‖.")] = 1.0,
+    action_bound: Annotated[float, typer.Option(help="L, a bound on the norm of a feature row.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="Probability δ with which the radii may fail.")] = 0.01,
+    simulate: Annotated[bool, typer.Option("--simulate/--no-simulate", help="Also simulate a small fleet.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object instead of tables.")] = False,
+) -> None:
+    """Tell what the theory promises and what a small simulation suggests for a fleet of this size."""
+    from fedbandit.experiments.planner import Fleet
+
+    if days <= 0:
+        raise InvalidParameter(f"expected days > 0, got {days}")
+    fleet = Fleet(
+        n_agents=agents,
+        dim=dim,
+        n_rounds=int(rounds),
+        lam=lam,
+        noise=noise,
+        theta_bound=theta_bound,
+        action_bound=action_bound,
+        delta=delta,
+    )
+    candidates = _candidates(agents, alpha)
+    result = _plan(fleet, candidates, messages, days, simulated=simulate)
+    if as_json:
+        print(json.dumps(result, indent=1, ensure_ascii=False))
+    else:
+        _print(result)
+
+
+def _candidates(agents: int, given: list[float] | None) -> dict[str, float]:
+    """The α's to look at: those given, or 1, 1/M and the paper's 1/M²."""
+    if given:
+        return {f"{value:g}": value for value in given}
+    return {"1": 1.0, "1/M": 1 / agents, "1/M²": 1 / agents**2} if agents > 1 else {"1": 1.0}
+
+
+def _plan(
+    fleet: Fleet, candidates: dict[str, float], budget: float | None, days: float, *, simulated: bool
+) -> dict[str, Any]:
+    from fedbandit.experiments import planner
+
+    simulations = planner.Simulations(fleet) if simulated else None
+    rows = [_row(fleet, name, value, days, simulations) for name, value in candidates.items()]
+    result: dict[str, Any] = {
+        "agents": fleet.n_agents,
+        "dim": fleet.dim,
+        "rounds": fleet.n_rounds,
+        "days": days,
+        "bytes_a_message": planner.bytes_a_message(fleet),
+        "alphas": rows,
+    }
+    if simulations is not None:
+        result["simulated"] = {"agents": simulations.small.n_agents, "rounds": simulations.small.n_rounds}
+    if budget is not None:
+        result["budget"] = _budget(fleet, budget, days, simulations)
+    return result
+
+
+def _row(fleet: Fleet, name: str, alpha: float, days: float, simulations: Simulations | None) -> dict[str, Any]:
+    from fedbandit.experiments import planner
+
+    promise = planner.promise(fleet, alpha)
+    row: dict[str, Any] = {
+        "name": name,
+        "alpha": alpha,
+        "promised_messages": promise.messages,
+        "expected_messages": planner.expected_messages(fleet, alpha),
+        "radius_exogenous": promise.exogenous,
+        "radius_adaptive": promise.adaptive,
+        "radius_paper": promise.paper,
+    }
+    if simulations is not None:
+        suggested = simulations.messages(alpha)
+        row["suggested_messages"] = suggested if simulations.trials[alpha].was_needed else None
+    sent = row.get("suggested_messages") or row["expected_messages"]
+    return {**row, "bytes_a_day": planner.bytes_a_day(fleet, sent, days)}
+
+
+def _budget(fleet: Fleet, messages: float, days: float, simulations: Simulations | None) -> dict[str, Any]:
+    from fedbandit.experiments import planner
+
+    found: dict[str, Any] = {"messages": messages, "promised_alpha": planner.promised_alpha(fleet, messages)}
+    if simulations is None:
+        return found
+    alpha = simulations.alpha_for(messages)
+    found["suggested_alpha"] = alpha
+    if alpha is not None:
+        sent, promise = simulations.messages(alpha), planner.promise(fleet, alpha)
+        found |= {"suggested_messages": sent, "bytes_a_day": planner.bytes_a_day(fleet, sent, days)}
+        found |= {"radius_exogenous": promise.exogenous, "radius_adaptive": promise.adaptive}
+    return found
+
+
+def _print(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    title = f"{result['agents']:,} agents, d = {result['dim']}, {result['rounds']:,} rounds in {result['days']:g} days"
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for row in result["alphas"]:
+        is_plain = row["name"] == f"{row['alpha']:g}"
+        table.add_column(f"α = {row['name']}" + ("" if is_plain else f"\n= {row['alpha']:.2g}"), justify="right")
+    for heading, key, form in ROWS:
+        if key in result["alphas"][0]:
+            table.add_row(heading, *(form(row[key]) for row in result["alphas"]))
+    console.print(table)
+    if "simulated" in result:
+        small = result["simulated"]
+        console.print(
+            f"Simulation: {small['agents']:,} agents and {small['rounds']:,} rounds in the sphere world, scaled up by "
+            "the formula. A message carries "
+            f"{_bytes(result['bytes_a_message'])}. Which radius holds when is in docs/theory.md."
+        )
+    if "budget" in result:
+        console.print(_says_budget(result["budget"]))
+
+
+def _count(value: float | None) -> str:
+    if value is None:
+        return "as by formula"
+    return f"{value:,.0f}" if value < 1e9 else f"{value:.2e}"
+
+
+def _bytes(value: float) -> str:
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= unit:
+            return f"{value / unit:.1f} {name}"
+    return f"{value:.0f} B"
+
+
+def _radius(value: float) -> str:
+    return f"{value:,.1f}"
+
+
+ROWS = (
+    ("messages, at most (Theorem 1, corrected)", "promised_messages", _count),
+    ("messages, by formula", "expected_messages", _count),
+    ("messages, by simulation", "suggested_messages", _count),
+    ("bytes a day", "bytes_a_day", _bytes),
+    ("radius β, exogenous", "radius_exogenous", _radius),
+    ("radius β, adaptive", "radius_adaptive", _radius),
+    ("radius β, as the paper prints it", "radius_paper", _radius),
+)
+
+
+def _says_budget(budget: dict[str, Any]) -> str:
+    wanted = _count(budget["messages"])
+    promised = budget["promised_alpha"]
+    if promised is None:
+        text = f"No α is promised to stay within {wanted} messages: every epoch may cost each agent one exchange. "
+    elif promised == 0:
+        text = f"Every α stays within {wanted} messages: there are not more than two a round. "
+    else:
+        text = f"α = {promised:.3g} is promised to stay within {wanted} messages. "
+    if "suggested_alpha" not in budget:
+        return text
+    if budget["suggested_alpha"] is None:
+        return text + "By simulation even agents that hardly ever exchange send more."
+    return text + (
+        f"By simulation α = {budget['suggested_alpha']:.3g} sends {_count(budget['suggested_messages'])} "
+        f"({_bytes(budget['bytes_a_day'])} a day), with radius {budget['radius_exogenous']:.1f} (exogenous) or "
+        f"{budget['radius_adaptive']:.1f} (adaptive)."
+    )

@@ -1,0 +1,125 @@
+"""`fedbandit study`: ask a question of the simulator and get a figure with intervals."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedbandit.errors import InvalidParameter, MissingExtra
+
+if TYPE_CHECKING:
+    from fedbandit.experiments.study import Study
+    from fedbandit.experiments.sweep import Cluster, Tally
+
+DEFAULT_OUT = Path("runs/studies")
+INTERRUPTED = 130  # what shells say after Ctrl-C
+
+
+def study(
+    name: Annotated[str | None, typer.Argument(help="A study, or 'all'; see --list.")] = None,
+    full: Annotated[
+        bool, typer.Option("--full/--quick", help="Full size (up to an hour for all) or a first look.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Where runs, figures, tables and report.html go; runs/studies when left out.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Draw again from the runs in this directory; nothing is run.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="'local' processes, or 'ray'.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Ray: the cluster to use; a local one when left out.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; all cores when left out.")] = None,
+    show: Annotated[bool, typer.Option("--list", help="List the studies and leave.")] = False,
+) -> None:
+    """Answer a question by simulation: runs, a figure with intervals, tables, and one HTML page.
+
+    Interrupt it at any time; the same command goes on where it was. Exit status 1 means that some runs failed.
+    """
+    studies = _chosen(name, show=show)
+    if studies is None:
+        return
+    if source is not None:
+        _report(_those_with_runs(studies, name, source), source, out or source)
+        return
+    root = out or DEFAULT_OUT
+    tally = _run(studies, "full" if full else "quick", root, jobs, _cluster(engine, address, jobs))
+    _report(studies, root, root)
+    _end(tally)
+
+
+def _chosen(name: str | None, *, show: bool) -> list[Study] | None:
+    try:
+        from fedbandit.experiments.studies import STUDIES, chosen
+    except ImportError as error:
+        raise MissingExtra(f"studies need the lab extra: pip install 'fedbandit[lab]' ({error})") from error
+    if show or name is None:
+        width = max(map(len, STUDIES))
+        for each in STUDIES.values():
+            typer.echo(f"{each.name:<{width}}  {each.question}")
+        return None
+    return chosen(name)
+
+
+def _cluster(engine: str, address: str | None, jobs: int | None) -> Cluster | None:
+    from fedbandit.experiments.sweep import Cluster
+
+    if engine not in ("local", "ray"):
+        raise InvalidParameter(f"expected engine 'local' or 'ray', got {engine!r}")
+    if engine == "local":
+        if address is not None:
+            raise InvalidParameter("an address is for --engine ray")
+        return None
+    return Cluster(address, n_cpus=jobs)
+
+
+def _run(studies: list[Study], size: str, out: Path, jobs: int | None, cluster: Cluster | None) -> Tally:
+    from fedbandit.experiments.laboratory import plan_all
+    from fedbandit.experiments.progress import progress_bar
+    from fedbandit.experiments.store import Store
+    from fedbandit.experiments.study import Size
+    from fedbandit.experiments.sweep import pending, sweep
+
+    tasks = plan_all(studies, Size(size), out)
+    waiting = pending(Store(out), tasks)
+    typer.echo(f"{len(waiting)} runs to make, {len(set(tasks)) - len(waiting)} found in {out}", err=True)
+    try:
+        with progress_bar(waiting, title=studies[0].name if len(studies) == 1 else "all studies") as watch:
+            return sweep(Store(out), tasks, n_jobs=jobs, cluster=cluster, watch=watch)
+    except KeyboardInterrupt:
+        left = len(pending(Store(out), tasks))
+        typer.echo(f"interrupted with {left} runs to go; the same command goes on from here", err=True)
+        sys.exit(INTERRUPTED)
+
+
+def _those_with_runs(studies: list[Study], name: str | None, source: Path) -> list[Study]:
+    """Of all studies, those that were run there; a study asked for by name must be among them."""
+    from fedbandit.experiments.study import saved_plans
+
+    there = saved_plans(source)
+    if name == "all":
+        studies = [each for each in studies if each.name in there]
+        if not studies:
+            raise InvalidParameter(f"{source} has no runs of any study")
+    return studies
+
+
+def _report(studies: list[Study], root: Path, out: Path) -> None:
+    from fedbandit.experiments.laboratory import answered, write_report
+
+    sections = []
+    for each in studies:
+        section = answered(each, root, out)
+        sections.append(section)
+        typer.echo(f"\n{each.question}\n  {section.sentence}")
+    typer.echo(f"\n{write_report(sections, out)}")
+
+
+def _end(tally: Tally) -> None:
+    for failure in tally.failures[:10]:
+        typer.echo(f"failed: {failure.spec_id}, seed {failure.seed}: {failure.error}", err=True)
+    if tally.failures:
+        typer.echo(f"{len(tally.failures)} runs failed; the same command tries them again", err=True)
+        raise typer.Exit(1)

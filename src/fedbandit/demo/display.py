@@ -1,0 +1,129 @@
+"""What the demo shows: agents at work while it runs, and the answer at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.box import ROUNDED, SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedbandit.demo.processes import AgentProcess
+from fedbandit.demo.verdict import Conservation, Outcome
+
+STYLES = {"killed": "bold red", "restarting": "yellow", "resumed": "bold green", "done": "green", "starting": "dim"}
+PLAIN_EVERY_S = 5.0
+
+
+class Display:
+    """A table that lives on a terminal; a line now and then in a pipe or a log."""
+
+    def __init__(self, console: Console, agents: Sequence[AgentProcess], headline: str) -> None:
+        self._console = console
+        self._agents = agents
+        self._headline = headline
+        self._begun = time.monotonic()
+        self._said = self._begun
+        self._live = Live(console=console, auto_refresh=False, transient=False) if console.is_terminal else None
+
+    def __enter__(self) -> Display:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.update(self._picture(), refresh=True)
+            self._live.stop()
+
+    def update(self) -> None:
+        """Show how things stand."""
+        if self._live is not None:
+            self._live.update(self._picture(), refresh=True)
+        elif time.monotonic() - self._said >= PLAIN_EVERY_S:
+            self._said = time.monotonic()
+            self._console.print(f"  {self._summary()}", highlight=False)
+
+    def say(self, text: str) -> None:
+        """An event, above the table."""
+        self._console.print(f"[dim]{time.monotonic() - self._begun:5.1f} s[/dim]  {text}", highlight=False)
+
+    def _summary(self) -> str:
+        n_seen, n_images = sum(a.n_seen for a in self._agents), sum(a.n_images for a in self._agents)
+        right = sum(sum(a.rewards.values()) for a in self._agents)
+        exchanges = sum(a.exchanges for a in self._agents)
+        share = right / max(n_seen, 1)
+        return f"{n_seen:,} of {n_images:,} images, mean reward {share:.3f}, {exchanges:,} exchanges"
+
+    def _picture(self) -> Panel:
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True)
+        table.add_column("agent", no_wrap=True)
+        table.add_column("images", ratio=1, min_width=10)
+        table.add_column("", justify="right", no_wrap=True)
+        table.add_column("reward", justify="right")
+        table.add_column("exchanges", justify="right")
+        table.add_column("model", justify="right")
+        table.add_column("state", min_width=10)
+        for agent in self._agents:
+            table.add_row(
+                agent.name,
+                ProgressBar(
+                    total=agent.n_images, completed=agent.n_seen, complete_style="cyan", finished_style="green"
+                ),
+                f"{agent.n_seen}/{agent.n_images}",
+                f"{agent.mean_reward:.2f}" if agent.n_seen else "",
+                str(agent.exchanges) if agent.exchanges else "",
+                f"v{agent.version}",
+                Text(agent.state, style=STYLES.get(agent.state, "")),
+            )
+        foot = Text(f"{self._summary()}, {time.monotonic() - self._begun:.0f} s", style="bold")
+        return Panel(Group(table, foot), title=self._headline, box=ROUNDED, padding=(0, 1))
+
+
+def print_verdict(console: Console, outcomes: Sequence[Outcome]) -> None:
+    """The answer to: was it worth it?"""
+    table = Table(title="Was it worth it?", box=ROUNDED, title_style="bold", title_justify="left")
+    table.add_column("learning")
+    table.add_column("mean reward", justify="right")
+    table.add_column("last quarter", justify="right")
+    table.add_column("messages", justify="right")
+    table.add_column("bytes", justify="right")
+    for outcome in outcomes:
+        style = "bold green" if outcome.name == "together" else ""
+        table.add_row(
+            outcome.name,
+            f"{outcome.mean_reward:.3f}",
+            f"{outcome.late_reward:.3f}",
+            f"{outcome.n_messages:,}",
+            _bytes(outcome.n_bytes),
+            style=style,
+        )
+    console.print()
+    console.print(table)
+    console.print(
+        "[dim]Reward 1 for the right class; all start from nothing and see each image once.[/]", highlight=False
+    )
+
+
+def print_conservation(console: Console, found: Conservation, *, n_agents: int) -> None:
+    """Whether every observation counted exactly once."""
+    mark = "[bold green]✓[/]" if found.holds else "[bold red]✗[/]"
+    console.print(
+        f"\n{mark} Nothing lost, nothing counted twice: {n_agents} agents saw {found.seen.n_obs:,} images and "
+        f"{found.seen.reward_sum:,.0f}\n  rewards; the server holds {found.held.n_obs:,} and "
+        f"{found.held.reward_sum:,.0f}. Σ and b agree to {found.gap:.0e}.",
+        highlight=False,
+    )
+
+
+def _bytes(n: int) -> str:
+    for unit in ("B", "kB", "MB"):
+        if n < 1000:
+            return f"{n:,.0f} {unit}" if unit == "B" else f"{n:,.1f} {unit}"
+        n = n / 1000  # type: ignore[assignment]
+    return f"{n:,.1f} GB"

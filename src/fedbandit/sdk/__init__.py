@@ -1,0 +1,21 @@
+"""An agent inside somebody's application: decisions at once, learning shared in the background."""
+
+from fedbandit.sdk.agent import LiveAgent
+from fedbandit.sdk.joining import aconnect, connect, open_agent
+from fedbandit.sdk.local import LocalServer, LocalTransport
+from fedbandit.sdk.pending import Pending
+from fedbandit.sdk.status import Status
+from fedbandit.sdk.transport import HttpTransport, Transport
+
+__all__ = [
+    "HttpTransport",
+    "LiveAgent",
+    "LocalServer",
+    "LocalTransport",
+    "Pending",
+    "Status",
+    "Transport",
+    "aconnect",
+    "connect",
+    "open_agent",
+]

@@ -1,0 +1,259 @@
+"""The journal of an agent: a snapshot, and every observation since, in SQLite; what waits for rewards beside it.
+
+    state_dir/
+      lock          held while a process uses the directory
+      journal.db    SQLite in WAL mode: `state` (one snapshot), `log` (observations since), `pending` (older decisions)
+      decisions     the ring of `decisions.py`
+
+A commit without fsync is safe from a killed process, because the kernel has it; `strict` waits for the disk each time.
+Before an upload travels the journal is brought to disk in any case: after a power cut an agent may have forgotten what
+it never sent, but not what it sent.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedbandit.core.arrays import Vector
+from fedbandit.errors import FormatError, InvalidParameter, JournalFailed
+from fedbandit.sdk.decisions import BOOT_GAP, FIELDS, DecisionRing, Waiting, decode_waiting, encode_waiting
+from fedbandit.sdk.state_files import connect_database, lock_directory, open_database
+
+MAX_RECORDS = 4096  # replayed in a fraction of a second
+MAX_WAL_BYTES = 4 << 20
+HEAD = struct.Struct("<cqd")  # b"o", decision number or −1, reward; the row follows
+DURABILITY = {"fast": "NORMAL", "strict": "FULL"}  # SQLite's `synchronous`
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The last snapshot."""
+
+    model: str
+    agent_id: str
+    incarnation: str
+    terms: bytes
+    snapshot: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A logged observation; `number` is None when no decision was behind it."""
+
+    number: int | None
+    x: Vector
+    reward: float
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Logged statistics of many observations, as canonical bytes."""
+
+    packed: bytes
+
+
+class Journal:
+    """One state directory, held by one process. Everything here may be called from any thread."""
+
+    def __init__(self, directory: Path, *, durability: str = "fast") -> None:
+        if durability not in DURABILITY:
+            raise InvalidParameter(f"expected durability 'fast' or 'strict', got {durability!r}")
+        self.directory = directory
+        self.durability = durability
+        self.n_records = 0
+        self._closed = False
+        self._mutex = threading.Lock()
+        self._moved: set[int] = set()  # waiting decisions in `pending` rather than in the ring
+        self._done: list[int] = []  # of those, settled since the last snapshot
+        self._ring: DecisionRing | None = None
+        self._lock_file = lock_directory(directory)
+        try:
+            self._db = open_database(directory / "journal.db", DURABILITY[durability])
+            self._wal = os.open(directory / "journal.db-wal", os.O_RDONLY | os.O_CLOEXEC)
+        except BaseException:
+            os.close(self._lock_file)
+            raise
+        self.saved = self._read_state()
+
+    # -- opening -----------------------------------------------------------------------------------------------
+
+    def _read_state(self) -> Saved | None:
+        row = self._db.execute("SELECT model, agent, incarnation, terms, snapshot FROM state").fetchone()
+        return None if row is None else Saved(*row)
+
+    def open_decisions(
+        self, dim: int, incarnation: str, *, mark: int = 0, known: frozenset[int] = frozenset()
+    ) -> tuple[list[Waiting], int]:
+        """Decisions that may be waiting, oldest first, and the next number to give; the log may settle some of them.
+
+        After a power cut the ring can be older than the snapshot: of the numbers below `mark`, only those `known` to
+        the snapshot wait.
+        """
+        ring = DecisionRing(self.directory / "decisions", dim=dim, incarnation=incarnation, create=self.saved is None)
+        self._ring = ring
+        found = {waiting.number: waiting for waiting in self._read_moved(dim)}
+        self._moved = set(found)
+        for waiting in ring.waiting():
+            if ring.lost_power and waiting.number < mark and waiting.number not in known:
+                ring.settle(waiting.number)
+            else:
+                found[waiting.number] = waiting
+        following = max(ring.next_number(), max(found, default=-1) + 1)
+        return [found[number] for number in sorted(found)], following + (BOOT_GAP if ring.lost_power else 0)
+
+    def _read_moved(self, dim: int) -> Iterator[Waiting]:
+        for number, record in self._db.execute("SELECT number, record FROM pending"):
+            if len(record) != FIELDS.size + 8 * dim:
+                raise FormatError(f"the state is damaged: decision {number} in {self.directory} has another length")
+            yield decode_waiting(record)
+
+    def records(self) -> Iterator[Observation | Batch]:
+        """What was observed since the snapshot, in order."""
+        for (record,) in self._db.execute("SELECT record FROM log ORDER BY n"):
+            self.n_records += 1
+            if record[:1] == b"s":
+                yield Batch(record[1:])
+                continue
+            if record[:1] != b"o" or len(record) < HEAD.size or (len(record) - HEAD.size) % 8:
+                raise FormatError(f"the state is damaged: record {self.n_records} in {self.directory} is of no kind")
+            _, number, reward = HEAD.unpack_from(record)
+            yield Observation(None if number < 0 else number, _row(record, HEAD.size), reward)
+
+    # -- writing -----------------------------------------------------------------------------------------------
+
+    def note(self, waiting: Waiting) -> None:
+        """Keep a new decision; calls come one at a time."""
+        ring = self._require_ring()
+        if not ring.is_free(waiting.number):
+            self._move_out(ring)
+        ring.put(waiting)
+
+    def waiting_numbers(self) -> list[int]:
+        """Numbers of the decisions that wait in the ring."""
+        return self._require_ring().waiting_numbers()
+
+    def book(self, number: int | None, x: Vector, reward: float) -> None:
+        """Log one observation; the decision behind it waits no more."""
+        record = HEAD.pack(b"o", -1 if number is None else number, reward) + x.tobytes()
+        with self._mutex:
+            self._append(record)
+            if number is not None:
+                self.settle(number)
+
+    def settle(self, number: int) -> None:
+        """The log has the reward of this decision, and the books of decisions follow."""
+        if not self._require_ring().settle(number) and number in self._moved:
+            self._moved.discard(number)
+            self._done.append(number)
+
+    def book_batch(self, packed: bytes) -> None:
+        """Log the statistics of many observations."""
+        with self._mutex:
+            self._append(b"s" + packed)
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """These decisions wait no more, and no reward was booked for them."""
+        with self._mutex, self._writing():
+            for number in numbers:
+                if not self._require_ring().settle(number) and number in self._moved:
+                    self._db.execute("DELETE FROM pending WHERE number = ?", (number,))
+                    self._moved.discard(number)
+
+    def save(self, saved: Saved) -> None:
+        """Replace the snapshot; the log begins anew."""
+        with self._mutex, self._writing():
+            row = (saved.model, saved.agent_id, saved.incarnation, saved.terms, saved.snapshot)
+            self._db.execute("REPLACE INTO state VALUES (1, ?, ?, ?, ?, ?)", row)
+            self._db.execute("DELETE FROM log")
+            self._db.executemany("DELETE FROM pending WHERE number = ?", ((number,) for number in self._done))
+        self.n_records = 0
+        self._done.clear()
+        self.saved = None  # only wanted at the start, and it may be large
+
+    def make_durable(self) -> None:
+        """Wait until everything written so far is on disk."""
+        try:
+            if not self._closed:
+                os.fsync(self._wal)
+        except OSError as error:
+            raise JournalFailed(f"the journal in {self.directory} cannot be brought to disk: {error}") from None
+
+    def tidy(self) -> None:
+        """Move the write-ahead log into the database when it is long; writers wait only for the end of it."""
+        if self._closed or os.fstat(self._wal).st_size <= MAX_WAL_BYTES:
+            return
+        try:
+            with closing(connect_database(self.directory / "journal.db", "NORMAL")) as other:
+                other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                with self._mutex:
+                    other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            raise JournalFailed(f"the journal in {self.directory} cannot be tidied: {error}") from None
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a snapshot would save work at the next start."""
+        return self.n_records >= MAX_RECORDS
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        with self._mutex:
+            self._closed = True
+            if self._ring is not None:
+                self._ring.close()
+            self._db.close()
+            os.close(self._wal)
+            os.close(self._lock_file)
+
+    def let_go_after_fork(self) -> None:
+        """In a forked child: the directory stays its parent's, and is free when the parent ends."""
+        os.close(self._lock_file)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _append(self, record: bytes) -> None:
+        try:
+            self._db.execute("INSERT INTO log (record) VALUES (?)", (record,))
+        except sqlite3.Error as error:
+            raise JournalFailed(f"the journal in {self.directory} cannot be written: {error}") from None
+        self.n_records += 1
+
+    def _move_out(self, ring: DecisionRing) -> None:
+        """Make room in the ring: all that waits there goes to the table."""
+        with self._mutex:
+            old = ring.waiting()
+            with self._writing():
+                self._db.executemany("REPLACE INTO pending VALUES (?, ?)", ((w.number, encode_waiting(w)) for w in old))
+            self._moved.update(waiting.number for waiting in old)
+            for waiting in old:
+                ring.settle(waiting.number)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise JournalFailed(f"the journal in {self.directory} cannot be written: {error}") from None
+
+    def _require_ring(self) -> DecisionRing:
+        if self._ring is None:
+            raise JournalFailed("the journal was not opened for decisions")
+        return self._ring
+
+
+def _row(record: bytes, offset: int) -> Vector:
+    return np.frombuffer(record, dtype="<f8", offset=offset).astype(np.float64)

@@ -1,0 +1,102 @@
+"""Opening a state directory: one process at a time, and never a change to what cannot be read."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+
+from fedbandit.errors import FormatError, JournalFailed, StateDirInUse, UnsupportedFormat
+
+VERSION = 1
+APPLICATION_ID = 0x46424A31  # "FBJ1"
+# Small pages: each commit appends a whole one to the log, and an observation is a few hundred bytes.
+SCHEMA = f"""
+PRAGMA page_size = 1024;
+CREATE TABLE state (
+  id INTEGER PRIMARY KEY CHECK (id = 1), model TEXT NOT NULL, agent TEXT NOT NULL, incarnation TEXT NOT NULL,
+  terms BLOB NOT NULL, snapshot BLOB NOT NULL
+);
+CREATE TABLE log (n INTEGER PRIMARY KEY, record BLOB NOT NULL);
+CREATE TABLE pending (number INTEGER PRIMARY KEY, record BLOB NOT NULL);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {VERSION};
+PRAGMA journal_mode = WAL;
+"""
+TABLES = {"state", "log", "pending"}
+
+
+def lock_directory(directory: Path) -> int:
+    """A handle that keeps everybody else out of the directory until it is closed or the process ends."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise JournalFailed(f"the state directory {directory} cannot be used: {error}") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise StateDirInUse(
+            f"{directory} is in use by another agent, here or in another process; give each agent its own state_dir"
+        ) from None
+    return handle
+
+
+def connect_database(path: Path, synchronous: str) -> sqlite3.Connection:
+    """A connection that any thread may use, one at a time, with transactions made by hand."""
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
+    try:
+        db.execute(f"PRAGMA synchronous = {synchronous}")
+        db.execute("PRAGMA wal_autocheckpoint = 0")  # `Journal.tidy` does it, where nobody waits for a decision
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db
+
+
+def open_database(path: Path, synchronous: str) -> sqlite3.Connection:
+    """The journal's database, made if there is none, checked if there is one."""
+    try:
+        if not path.exists():
+            _create(path)
+        with path.open("rb") as file:
+            if file.read(16) != b"SQLite format 3\x00":
+                raise FormatError(f"the state is damaged: {path} is not a journal; nothing was changed")
+        db = connect_database(path, synchronous)
+        try:
+            _check(db, path)
+        except BaseException:
+            db.close()
+            raise
+        return db
+    except (OSError, sqlite3.OperationalError) as error:
+        raise JournalFailed(f"the journal {path} cannot be opened: {error}") from None
+    except sqlite3.DatabaseError as error:
+        raise FormatError(f"the state is damaged: {path}: {error}; nothing was changed") from None
+
+
+def _create(path: Path) -> None:
+    """Make it beside its place, so that a kill in between leaves no half of one."""
+    draft = path.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    db = sqlite3.connect(draft, isolation_level=None)
+    try:
+        db.executescript(SCHEMA)
+    finally:
+        db.close()
+    draft.rename(path)
+
+
+def _check(db: sqlite3.Connection, path: Path) -> None:
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
+        raise FormatError(f"{path} is some other database; nothing was changed")
+    if version > VERSION:
+        raise UnsupportedFormat(f"{path} has format {version}, this fedbandit reads up to {VERSION}: update it")
+    (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if verdict != "ok" or not tables >= TABLES:
+        raise FormatError(f"the state is damaged: {path}: {verdict}; nothing was changed")

@@ -1,0 +1,58 @@
+"""What an agent can say about itself: counters that survive a restart, and a picture of now."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was sent and received in this incarnation, over all processes that carried it."""
+
+    exchanges: int = 0
+    refreshes: int = 0
+    retries: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """An agent at one moment. `growth` against `threshold` says how near the next exchange is."""
+
+    model: str
+    agent_id: str
+    server: str
+    incarnation: str
+    rounds: int  # observations
+    pending: int  # decisions that wait for their reward
+    waiting: int  # observations that no upload holds yet
+    in_flight: int  # observations in an upload that is not answered yet
+    exchanges: int
+    refreshes: int
+    retries: int
+    bytes_sent: int
+    bytes_received: int
+    sequence: int
+    model_version: int
+    growth: float  # log det(Σ_m + what the model does not hold) − log det Σ_m
+    threshold: float  # log(1 + α)
+    alpha: float
+    beta: float
+    reachable: bool | None  # None: not tried yet
+    staleness_s: float | None  # since the server was last heard; None: never in this process
+    next_attempt_s: float | None  # until the next try after a failure
+    last_error: str | None  # None after an answer
+    last_error_code: str | None
+    state_dir: str | None
+    durability: str | None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether an upload waits for its answer, or the trigger has fired."""
+        return self.in_flight > 0 or self.growth > self.threshold
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON (an infinite threshold aside)."""
+        return asdict(self)

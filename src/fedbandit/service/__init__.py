@@ -1,0 +1,1 @@
+"""The server: many agents, many models, nothing lost and nothing counted twice."""

@@ -1,0 +1,132 @@
+"""The server's settings: a TOML file, then the environment, then options; the later one wins."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from fedbandit.errors import InvalidParameter
+
+PREFIX = "FEDBANDIT_"
+MEMORY = "memory:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Where the server keeps its data, where it listens, and how much it takes on."""
+
+    data: str = "fedbandit-data"  # directory of the embedded store
+    database: str = ""  # postgresql://… instead of a directory, or memory: for data that may be lost
+    host: str = "127.0.0.1"
+    port: int = 8700  # 0: any free one
+    tls_cert: str = ""
+    tls_key: str = ""
+    client_ca: str = ""  # only clients with a certificate of this authority may connect
+    insecure: bool = False  # listen beyond this machine without TLS
+    open_page: bool = False  # show the page to anybody on this machine, without a token
+    admin_token: str = ""  # instead of one that is made and printed at the first start
+    log_level: str = "info"
+    max_batch: int = 128  # uploads in one transaction
+    max_queue: int = 1024  # uploads of one model that may wait; beyond them 503
+    max_inflight_mb: int = 256  # bodies in memory at one time, together
+    max_json_kb: int = 1024  # the longest body of an admin call
+    body_timeout_s: float = 30.0  # for a body to arrive
+    drain_timeout_s: float = 30.0  # for open requests to be answered at the end
+    pool_size: int = 8  # connections to PostgreSQL
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch", "max_queue", "max_inflight_mb", "max_json_kb", "pool_size"):
+            if getattr(self, name) < 1:
+                raise InvalidParameter(f"expected {name} ≥ 1, got {getattr(self, name)}")
+        if not 0 <= self.port <= 65535:
+            raise InvalidParameter(f"expected a port from 0 to 65535, got {self.port}")
+        if not (self.body_timeout_s > 0 and self.drain_timeout_s > 0):
+            raise InvalidParameter("expected body_timeout_s and drain_timeout_s above 0")
+        if self.max_batch > 500:
+            raise InvalidParameter(f"expected max_batch ≤ 500, got {self.max_batch}")
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise InvalidParameter(f"expected log_level debug, info, warning or error, got {self.log_level!r}")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise InvalidParameter("expected tls_cert and tls_key together")
+        if self.client_ca and not self.tls_cert:
+            raise InvalidParameter("client_ca needs tls_cert and tls_key")
+        if self.database and not self.database.startswith(("postgresql://", "postgres://", MEMORY)):
+            raise InvalidParameter("expected database as postgresql://…")
+        if self.open_page and not is_loopback(self.host):
+            raise InvalidParameter(f"open_page works on this machine only, and the server would listen on {self.host}")
+        if not (self.insecure or self.tls_cert or is_loopback(self.host)):
+            raise InvalidParameter(
+                f"refusing to listen on {self.host} without TLS: tokens would travel in the clear. Give --tls-cert and "
+                f"--tls-key, or --insecure where something in front of the server does TLS"
+            )
+
+    @property
+    def scheme(self) -> str:
+        """How clients reach the server."""
+        return "https" if self.tls_cert else "http"
+
+
+def read_settings(
+    options: Mapping[str, Any], *, file: Path | None = None, environ: Mapping[str, str] | None = None
+) -> ServerSettings:
+    """Settings from a file, the environment and options; an option that is None was not given."""
+    values: dict[str, Any] = {}
+    if file is not None:
+        values.update(_from_file(file))
+    values.update(_from_environment(os.environ if environ is None else environ))
+    given = {name: value for name, value in options.items() if value is not None}
+    # A directory and a database exclude each other; naming one on the command line overrides the other from elsewhere.
+    if "data" in given and "database" not in given:
+        values.pop("database", None)
+    return ServerSettings(**{**values, **given})
+
+
+def _from_file(file: Path) -> dict[str, Any]:
+    try:
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidParameter(f"the settings file cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidParameter(f"{file} is not TOML: {error}") from None
+    kinds = get_type_hints(ServerSettings)
+    unknown = set(data) - set(kinds)
+    if unknown:
+        raise InvalidParameter(f"{file}: unknown settings {', '.join(sorted(unknown))}; known are {', '.join(kinds)}")
+    return {name: _typed(name, value, kinds[name]) for name, value in data.items()}
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    kinds = get_type_hints(ServerSettings)
+    names = [field.name for field in fields(ServerSettings)]
+    found = {name: environ[PREFIX + name.upper()] for name in names if environ.get(PREFIX + name.upper())}
+    return {name: _typed(PREFIX + name.upper(), value, kinds[name]) for name, value in found.items()}
+
+
+def _typed(name: str, value: Any, kind: type) -> Any:
+    """`value` as its setting's type; the environment has only text."""
+    if kind is bool:
+        words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() not in words:
+            raise InvalidParameter(f"expected {name} to be true or false, got {value!r}")
+        return words[str(value).lower()]
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise InvalidParameter(f"expected {name} as {kind.__name__}, got {value!r}") from None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the address is this machine's own, reachable from nowhere else."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

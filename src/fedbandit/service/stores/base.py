@@ -1,0 +1,266 @@
+"""The store protocol and the values that cross it. One contract suite runs over every store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+from fedbandit.errors import InvalidParameter
+from fedbandit.service.ledger import Incoming, Outcome
+from fedbandit.service.model import Model, ModelSettings, alpha_of
+
+Role = Literal["admin", "viewer", "agent"]
+SORTS = ("name", "last_seen", "n_obs", "n_uploads", "created", "growth", "waiting", "mean_reward")
+MAX_PER_PAGE = 500
+MAX_EVENTS = 1_000  # kept for each model
+MAX_SAMPLES = 1_200  # kept for each model; older ones are thinned out by half when there are more
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who a token belongs to; for an agent also where it may go."""
+
+    role: Role
+    name: str
+    model: str = ""
+    revoked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A model with its packed sums, read together."""
+
+    model: Model
+    packed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a batch led to: the new state, and for each upload what is acknowledged or why it was refused."""
+
+    model: Model
+    packed: bytes
+    outcomes: list[Outcome]
+    n_merged: int
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An agent as an operator sees it."""
+
+    name: str
+    created: float
+    revoked: bool
+    last_seen: float | None
+    incarnation: str
+    sequence: int
+    n_uploads: int
+    n_obs: int
+    reward_sum: float
+    n_bytes: int
+    growth: float
+    growth_most: float
+    waiting: int
+    model_version: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the agent routes answer."""
+        return {
+            **asdict(self),
+            "mean_reward": self.reward_sum / self.n_obs if self.n_obs else None,
+            "alpha": alpha_of(self.growth),
+            "worst_alpha": alpha_of(self.growth_most),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PageQuery:
+    """Which agents to list: a page of a sorted search; `-` before the sort key turns the order round."""
+
+    page: int = 1
+    per_page: int = 50
+    sort: str = "name"
+    search: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.page <= 1_000_000:
+            raise InvalidParameter(f"expected page from 1 to 1000000, got {self.page}")
+        if not 1 <= self.per_page <= MAX_PER_PAGE:
+            raise InvalidParameter(f"expected per_page from 1 to {MAX_PER_PAGE}, got {self.per_page}")
+        if self.sort.removeprefix("-") not in SORTS:
+            raise InvalidParameter(f"expected sort to be one of {', '.join(SORTS)}, got {self.sort[:50]!r}")
+        if len(self.search) > 200:
+            raise InvalidParameter("expected a search of at most 200 characters")
+
+    @property
+    def key(self) -> str:
+        """What to sort by."""
+        return self.sort.removeprefix("-")
+
+    @property
+    def descending(self) -> bool:
+        """Whether the largest comes first."""
+        return self.sort.startswith("-")
+
+    @property
+    def offset(self) -> int:
+        """How many agents come before the page."""
+        return (self.page - 1) * self.per_page
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPage:
+    """One page, and how many agents the search found altogether."""
+
+    agents: list[Agent]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All agents of a model in a few numbers."""
+
+    n_agents: int = 0
+    n_active: int = 0  # heard of since a given moment
+    n_silent: int = 0  # never heard of
+    n_revoked: int = 0
+    n_waiting: int = 0  # agents that reported observations in their buffers
+    waiting: int = 0  # those observations, as of each agent's last upload
+    last_seen: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something an operator wants to know of: joined, revoked, refused and why, forgotten."""
+
+    at: float
+    kind: str
+    agent: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Where a model stood at a moment; sums since its creation, so that thinning loses no total."""
+
+    at: float
+    version: int
+    n_obs: int
+    reward_sum: float
+    n_uploads: int
+    n_bytes: int
+    log_det: float
+    growth: float  # largest among recent uploads
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An entry for a model's history, by its uid so that a deleted model's are dropped."""
+
+    uid: str
+    entry: Event | Sample
+
+
+class Store(Protocol):
+    """Durable when a call returns. Unknown names raise `UnknownModel` or `UnknownAgent`, outages `StoreUnavailable`."""
+
+    async def open(self) -> None:
+        """Connect and bring the schema up to date."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was begun and let go."""
+        ...
+
+    async def ping(self) -> None:
+        """Nothing, or `StoreUnavailable`."""
+        ...
+
+    # -- models
+
+    async def create(self, settings: ModelSettings, *, uid: str, now: float) -> Model:
+        """A new model at its prior; `AlreadyExists` if the name is taken."""
+        ...
+
+    async def models(self) -> list[Model]:
+        """All models, by name."""
+        ...
+
+    async def load(self, model: str) -> Model:
+        """A model without its sums."""
+        ...
+
+    async def state(self, model: str) -> State:
+        """A model with its sums."""
+        ...
+
+    async def delete(self, model: str) -> None:
+        """Remove a model, its agents and their tokens."""
+        ...
+
+    async def merge(self, model: str, batch: Sequence[Incoming], *, now: float) -> Merged:
+        """Fold a batch in one transaction: each upload is counted once, answered as a retry, or refused by itself."""
+        ...
+
+    # -- agents
+
+    async def enroll(self, model: str, agent: str, token_hash: bytes, *, now: float, renew: bool = False) -> None:
+        """Let an agent in; with `renew` one that exists gets a new token, and is revoked no more."""
+        ...
+
+    async def agent(self, model: str, agent: str) -> Agent:
+        """One agent."""
+        ...
+
+    async def agents(self, model: str, query: PageQuery) -> AgentPage:
+        """A page of agents."""
+        ...
+
+    async def fleet(self, model: str, *, since: float) -> Fleet:
+        """All agents in a few numbers; active are those heard of since then."""
+        ...
+
+    async def contribution(self, model: str, agent: str) -> bytes | None:
+        """The packed sum of everything merged from an agent, None before its first upload."""
+        ...
+
+    async def revoke(self, model: str, agent: str, *, now: float) -> None:
+        """The agent's token is worth nothing from now on; its contribution stays."""
+        ...
+
+    async def forget(self, model: str, agent: str, *, now: float) -> Model:
+        """State = λI + the other agents' sums; the agent's incarnation is retired, so that no retry brings it back."""
+        ...
+
+    # -- tokens of people
+
+    async def put_token(self, name: str, role: Role, token_hash: bytes, *, now: float, replace: bool = False) -> bool:
+        """Store a token under a name; False, and no change, if the name is taken and `replace` is not set."""
+        ...
+
+    async def find_token(self, token_hash: bytes) -> Principal | None:
+        """Who a token belongs to."""
+        ...
+
+    async def tokens(self) -> list[Principal]:
+        """Who has a token, agents left out, by name."""
+        ...
+
+    async def drop_token(self, name: str) -> bool:
+        """The token of this name is worth nothing from now on; False if there is none."""
+        ...
+
+    # -- history
+
+    async def record(self, notes: Sequence[Note]) -> None:
+        """Add to the models' histories, and drop what is over the limits."""
+        ...
+
+    async def events(self, model: str, *, limit: int = 100) -> list[Event]:
+        """The newest events, newest first."""
+        ...
+
+    async def samples(self, model: str) -> list[Sample]:
+        """The time series, oldest first."""
+        ...

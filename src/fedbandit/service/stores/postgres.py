@@ -1,0 +1,362 @@
+"""PostgreSQL by asyncpg: a model's row is locked while a batch is folded, so any number of replicas may do it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import numpy as np
+
+from fedbandit.errors import AlreadyExists, StoreUnavailable, UnknownAgent, UnknownModel
+from fedbandit.service.ledger import FORGOTTEN, Fold, Incoming
+from fedbandit.service.model import Model, ModelSettings
+from fedbandit.service.stores import rows, schema
+from fedbandit.service.stores.base import (
+    MAX_EVENTS,
+    MAX_SAMPLES,
+    Agent,
+    AgentPage,
+    Event,
+    Fleet,
+    Merged,
+    Note,
+    PageQuery,
+    Principal,
+    Role,
+    Sample,
+    State,
+)
+
+MIGRATION_LOCK = 0x66656462  # "fedb": replicas that start together migrate one after the other
+COMMAND_TIMEOUT_S = 30.0
+SESSION = {
+    "application_name": "fedbandit",
+    "synchronous_commit": "on",
+    # A replica that stops in the middle of a transaction (paused, cut off) must not keep the others from a model.
+    "idle_in_transaction_session_timeout": "10000",
+}
+
+# One statement writes a batch: the agents of the lists $1…$14, and the model $26.
+_WRITE = """
+WITH new AS (
+    SELECT * FROM unnest(
+        $1::text[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::float8[], $7::bigint[], $8::float8[],
+        $9::float8[], $10::bigint[], $11::bigint[], $12::float8[], $13::bytea[], $14::bigint[]
+    ) AS new (incarnation, sequence, digest, n_uploads, n_obs, reward_sum, n_bytes, growth, growth_most, waiting,
+              model_version, last_seen, total, id)
+), booked AS (
+    UPDATE agents SET
+        incarnation = new.incarnation, sequence = new.sequence, digest = new.digest, n_uploads = new.n_uploads,
+        n_obs = new.n_obs, reward_sum = new.reward_sum, n_bytes = new.n_bytes, growth = new.growth,
+        growth_most = new.growth_most, waiting = new.waiting, model_version = new.model_version,
+        last_seen = new.last_seen, total = new.total
+    FROM new WHERE agents.id = new.id
+)
+UPDATE models SET
+    version = $15, n_uploads = $16, n_bytes = $17, n_obs = $18, reward_sum = $19, reward_sq_sum = $20, growth_n = $21,
+    growth_block = $22, growth_previous = $23, growth_most = $24, state = $25
+WHERE id = $26
+"""
+_RETIRE = (
+    "INSERT INTO retired (agent_id, incarnation, reason) VALUES ($1, $2, $3) "
+    "ON CONFLICT (agent_id, incarnation) DO UPDATE SET reason = excluded.reason"
+)
+
+
+class PostgresStore:
+    """Any number of server processes on one database."""
+
+    def __init__(self, address: str, *, pool_size: int = 8) -> None:
+        self._address = address
+        self._pool_size = pool_size
+        self._pool: Any = None
+
+    async def open(self) -> None:
+        async with _reaching():
+            self._pool = await asyncpg.create_pool(
+                self._address,
+                min_size=1,
+                max_size=self._pool_size,
+                command_timeout=COMMAND_TIMEOUT_S,
+                server_settings=SESSION,
+            )
+        try:
+            async with self._transaction() as connection:
+                await _migrate(connection)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            try:
+                await asyncio.wait_for(pool.close(), 10.0)
+            except TimeoutError:
+                pool.terminate()
+
+    async def ping(self) -> None:
+        async with self._connection() as connection:
+            await connection.fetchval("SELECT version FROM schema_version", timeout=5.0)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        if self._pool is None:
+            raise StoreUnavailable("the store is not open")
+        async with _reaching(), self._pool.acquire(timeout=COMMAND_TIMEOUT_S) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[Any]:
+        async with self._connection() as connection, connection.transaction():
+            yield connection
+
+    # -- models
+
+    async def create(self, settings: ModelSettings, *, uid: str, now: float) -> Model:
+        async with self._connection() as connection:
+            made = await connection.execute(
+                "INSERT INTO models (name, uid, settings, created, state) VALUES ($1, $2, $3, $4, $5) "
+                "ON CONFLICT (name) DO NOTHING",
+                *(settings.name, uid, settings.to_json(), now, settings.prior()),
+            )
+        if made == "INSERT 0 0":
+            raise AlreadyExists(f"there is a model {settings.name!r} already")
+        return Model(settings, uid, now)
+
+    async def models(self) -> list[Model]:
+        async with self._connection() as connection:
+            found = await connection.fetch(f"SELECT {rows.MODEL_COLUMNS} FROM models ORDER BY name")
+        return [rows.model_of(row) for row in found]
+
+    async def load(self, model: str) -> Model:
+        async with self._connection() as connection:
+            return rows.model_of(await _model_row(connection, model))
+
+    async def state(self, model: str) -> State:
+        async with self._connection() as connection:
+            row = await _model_row(connection, model, ", state")
+        return State(rows.model_of(row), row["state"])
+
+    async def delete(self, model: str) -> None:
+        async with self._connection() as connection:
+            if await connection.execute("DELETE FROM models WHERE name = $1", model) == "DELETE 0":
+                raise UnknownModel(f"there is no model {model!r}")
+
+    async def merge(self, model: str, batch: Sequence[Incoming], *, now: float) -> Merged:
+        async with self._transaction() as connection:
+            # The lock comes first, in a statement of its own: what is read after it is what the last holder wrote.
+            row = await _model_row(connection, model, ", state", lock=True)
+            before, packed = rows.model_of(row), row["state"]
+            fold = await _fold(connection, row["id"], before, packed, batch)
+            outcomes = fold.run(batch, now=now)
+            if fold.n_uploads == 0:
+                return Merged(before, packed, outcomes, 0)
+            after, packed = rows.folded(before, fold)
+            agents = zip(*(rows.agent_values(agent) for agent in fold.changed.values()), strict=True)
+            await connection.execute(_WRITE, *map(list, agents), *rows.model_values(after, packed), row["id"])
+            for (name, life), why in fold.newly_retired.items():
+                await connection.execute(_RETIRE, fold.agents[name].id, life, why)
+        return Merged(after, packed, outcomes, fold.n_uploads)
+
+    # -- agents
+
+    async def enroll(self, model: str, agent: str, token_hash: bytes, *, now: float, renew: bool = False) -> None:
+        async with self._transaction() as connection:
+            model_id = (await _model_row(connection, model, lock=True))["id"]
+            if renew:
+                change = "UPDATE agents SET token_hash = $1, revoked = FALSE WHERE model_id = $2 AND name = $3"
+                if await connection.execute(change, token_hash, model_id, agent) != "UPDATE 0":
+                    return
+            made = await connection.execute(
+                "INSERT INTO agents (model_id, name, token_hash, created) VALUES ($1, $2, $3, $4) "
+                "ON CONFLICT (model_id, name) DO NOTHING",
+                *(model_id, agent, token_hash, now),
+            )
+            if made == "INSERT 0 0":
+                raise AlreadyExists(f"there is an agent {agent!r} in model {model!r} already")
+            await connection.execute("UPDATE models SET n_agents = n_agents + 1 WHERE id = $1", model_id)
+
+    async def agent(self, model: str, agent: str) -> Agent:
+        async with self._connection() as connection:
+            return rows.agent_of(await _agent_row(connection, model, agent, rows.AGENT_COLUMNS))
+
+    async def agents(self, model: str, query: PageQuery) -> AgentPage:
+        where = "model_id = $1 AND position(lower($2::text) IN lower(name)) > 0"
+        order = f"{rows.ORDER[query.key]} {'DESC' if query.descending else 'ASC'}, name"
+        page = f"SELECT {rows.AGENT_COLUMNS} FROM agents WHERE {where} ORDER BY {order} LIMIT $3 OFFSET $4"
+        async with self._connection() as connection:
+            model_id = (await _model_row(connection, model))["id"]
+            found = await connection.fetch(page, model_id, query.search, query.per_page, query.offset)
+            total = await connection.fetchval(f"SELECT COUNT(*) FROM agents WHERE {where}", model_id, query.search)
+        return AgentPage([rows.agent_of(row) for row in found], total)
+
+    async def fleet(self, model: str, *, since: float) -> Fleet:
+        query = rows.FLEET.format(since="$1", model="$2")
+        async with self._connection() as connection:
+            model_id = (await _model_row(connection, model))["id"]
+            return rows.fleet_of(tuple(await connection.fetchrow(query, since, model_id)))
+
+    async def contribution(self, model: str, agent: str) -> bytes | None:
+        async with self._connection() as connection:
+            total: bytes | None = (await _agent_row(connection, model, agent, "total"))["total"]
+        return total
+
+    async def revoke(self, model: str, agent: str, *, now: float) -> None:
+        async with self._transaction() as connection:
+            # Behind the lock: an exchange that holds it is over before this returns, and the next one sees the change.
+            await _model_row(connection, model, lock=True)
+            agent_id = (await _agent_row(connection, model, agent, "id"))["id"]
+            await connection.execute("UPDATE agents SET revoked = TRUE WHERE id = $1", agent_id)
+
+    async def forget(self, model: str, agent: str, *, now: float) -> Model:
+        async with self._transaction() as connection:
+            row = await _model_row(connection, model, lock=True)
+            known = await _agent_row(connection, model, agent, "id, incarnation")
+            if known["incarnation"]:
+                await connection.execute(_RETIRE, known["id"], known["incarnation"], FORGOTTEN)
+            await connection.execute("UPDATE retired SET reason = $1 WHERE agent_id = $2", FORGOTTEN, known["id"])
+            await connection.execute(rows.CLEAR_AGENT.format(id="$1", empty="''"), known["id"])
+            before = rows.model_of(row)
+            total = np.frombuffer(before.settings.prior(), dtype="<f8").copy()
+            others = "SELECT total FROM agents WHERE model_id = $1 AND total IS NOT NULL ORDER BY id"
+            async for other in connection.cursor(others, row["id"], prefetch=100):
+                total += np.frombuffer(other["total"], dtype="<f8")
+            after = rows.with_totals(rows.next_version(before), total.tobytes())
+            await connection.execute(
+                _WRITE, *([] for _ in range(14)), *rows.model_values(after, total.tobytes()), row["id"]
+            )
+        return after
+
+    # -- tokens of people
+
+    async def put_token(self, name: str, role: Role, token_hash: bytes, *, now: float, replace: bool = False) -> bool:
+        conflict = "DO UPDATE SET role = excluded.role, token_hash = excluded.token_hash, created = excluded.created"
+        async with self._connection() as connection:
+            done = await connection.execute(
+                "INSERT INTO tokens (name, role, token_hash, created) VALUES ($1, $2, $3, $4) "
+                f"ON CONFLICT (name) {conflict if replace else 'DO NOTHING'}",
+                *(name, role, token_hash, now),
+            )
+        return bool(done != "INSERT 0 0")
+
+    async def find_token(self, token_hash: bytes) -> Principal | None:
+        query = (
+            "SELECT 'agent' AS role, agents.name, models.name AS model, agents.revoked "
+            "FROM agents JOIN models ON models.id = agents.model_id WHERE agents.token_hash = $1 "
+            "UNION ALL SELECT role, name, '', FALSE FROM tokens WHERE token_hash = $1"
+        )
+        async with self._connection() as connection:
+            row = await connection.fetchrow(query, token_hash)
+        return None if row is None else Principal(row["role"], row["name"], row["model"], row["revoked"])
+
+    async def tokens(self) -> list[Principal]:
+        async with self._connection() as connection:
+            found = await connection.fetch("SELECT role, name FROM tokens ORDER BY name")
+        return [Principal(row["role"], row["name"]) for row in found]
+
+    async def drop_token(self, name: str) -> bool:
+        async with self._connection() as connection:
+            return bool(await connection.execute("DELETE FROM tokens WHERE name = $1", name) != "DELETE 0")
+
+    # -- history
+
+    async def record(self, notes: Sequence[Note]) -> None:
+        async with self._transaction() as connection:
+            found = await connection.fetch(
+                "SELECT uid, id FROM models WHERE uid = ANY($1::text[]) ORDER BY id FOR SHARE",
+                list({note.uid for note in notes}),
+            )
+            known = {row["uid"]: row["id"] for row in found}
+            for note in notes:
+                if note.uid in known:
+                    await _write_note(connection, known[note.uid], note.entry)
+            for model_id in known.values():
+                await connection.execute(rows.TRIM_EVENTS.format(model="$1", limit=MAX_EVENTS), model_id)
+                await connection.execute(rows.THIN_SAMPLES.format(model="$1", limit=MAX_SAMPLES), model_id)
+
+    async def events(self, model: str, *, limit: int = 100) -> list[Event]:
+        query = "SELECT at, kind, agent, detail FROM events WHERE model_id = $1 ORDER BY id DESC LIMIT $2"
+        async with self._connection() as connection:
+            found = await connection.fetch(query, (await _model_row(connection, model))["id"], limit)
+        return [rows.event_of(row) for row in found]
+
+    async def samples(self, model: str) -> list[Sample]:
+        query = f"SELECT {rows.SAMPLE_COLUMNS} FROM samples WHERE model_id = $1 ORDER BY id"
+        async with self._connection() as connection:
+            found = await connection.fetch(query, (await _model_row(connection, model))["id"])
+        return [rows.sample_of(row) for row in found]
+
+
+@asynccontextmanager
+async def _reaching() -> AsyncIterator[None]:
+    """Whatever keeps us from the database is `StoreUnavailable`; the message names no address, which has a password."""
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        raise StoreUnavailable(f"the database failed: {type(error).__name__}: {error}") from None
+
+
+async def _migrate(connection: Any) -> None:
+    """Bring the schema up to date in the caller's transaction."""
+    await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+    await connection.execute(schema.VERSION_TABLE)
+    version = await connection.fetchval("SELECT version FROM schema_version")
+    todo = schema.missing("postgres", version or 0)
+    for migration in todo:
+        for statement in migration.statements:
+            await connection.execute(statement)
+    if version is None:
+        await connection.execute("INSERT INTO schema_version VALUES (0)")
+    if todo:
+        await connection.execute("UPDATE schema_version SET version = $1", todo[-1].number)
+
+
+async def _model_row(connection: Any, model: str, more: str = "", *, lock: bool = False) -> Any:
+    query = f"SELECT {rows.MODEL_COLUMNS}{more} FROM models WHERE name = $1{' FOR UPDATE' if lock else ''}"
+    row = await connection.fetchrow(query, model)
+    if row is None:
+        raise UnknownModel(f"there is no model {model!r}")
+    return row
+
+
+async def _agent_row(connection: Any, model: str, agent: str, columns: str) -> Any:
+    model_id = (await _model_row(connection, model))["id"]
+    row = await connection.fetchrow(f"SELECT {columns} FROM agents WHERE model_id = $1 AND name = $2", model_id, agent)
+    if row is None:
+        raise UnknownAgent(f"there is no agent {agent!r} in model {model!r}")
+    return row
+
+
+async def _fold(connection: Any, model_id: int, model: Model, packed: bytes, batch: Sequence[Incoming]) -> Fold:
+    names = list({upload.agent for upload in batch})
+    query = f"SELECT {rows.LEDGER_COLUMNS} FROM agents WHERE model_id = $1 AND name = ANY($2::text[])"
+    agents = rows.ledger_of(await connection.fetch(query, model_id, names))
+    lives = rows.lives_to_look_up(batch, agents)
+    retired = {}
+    if lives:
+        query = (
+            "SELECT agents.name, retired.incarnation, retired.reason FROM retired "
+            "JOIN unnest($1::bigint[], $2::text[]) AS asked (agent_id, incarnation) USING (agent_id, incarnation) "
+            "JOIN agents ON agents.id = retired.agent_id"
+        )
+        found = await connection.fetch(query, [agent.id for agent, _ in lives], [life for _, life in lives])
+        retired = {(row["name"], row["incarnation"]): row["reason"] for row in found}
+    return rows.fold_of(model, packed, agents, retired)
+
+
+async def _write_note(connection: Any, model_id: int, entry: Event | Sample) -> None:
+    if isinstance(entry, Event):
+        await connection.execute(
+            "INSERT INTO events (model_id, at, kind, agent, detail) VALUES ($1, $2, $3, $4, $5)",
+            *(model_id, entry.at, entry.kind, entry.agent, entry.detail),
+        )
+        return
+    places = ", ".join(f"${number}" for number in range(1, 10))
+    await connection.execute(
+        f"INSERT INTO samples (model_id, {rows.SAMPLE_COLUMNS}) VALUES ({places})",
+        *(model_id, *rows.sample_values(entry)),
+    )

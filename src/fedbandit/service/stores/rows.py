@@ -1,0 +1,209 @@
+"""Columns and rows that both SQL stores share, and the fold between reading and writing them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fedbandit.service.ledger import AgentRow, Fold, Incoming
+from fedbandit.service.model import GrowthWindow, Model, ModelSettings, totals_of
+from fedbandit.service.stores.base import Agent, Event, Fleet, Sample
+
+MODEL_COLUMNS = (
+    "id, uid, settings, created, version, n_agents, n_uploads, n_bytes, n_obs, reward_sum, reward_sq_sum, "
+    "growth_n, growth_block, growth_previous, growth_most"
+)
+AGENT_COLUMNS = (
+    "name, created, revoked, last_seen, incarnation, sequence, n_uploads, n_obs, reward_sum, n_bytes, "
+    "growth, growth_most, waiting, model_version"
+)
+LEDGER_COLUMNS = (
+    "name, token_hash, revoked, incarnation, sequence, digest, total, n_uploads, n_obs, reward_sum, n_bytes, "
+    "growth, growth_most, waiting, model_version, last_seen, id"
+)
+SAMPLE_COLUMNS = "at, version, n_obs, reward_sum, n_uploads, n_bytes, log_det, growth"
+ORDER = {
+    "name": "name",
+    "last_seen": "COALESCE(last_seen, 0)",
+    "n_obs": "n_obs",
+    "n_uploads": "n_uploads",
+    "created": "created",
+    "growth": "growth",
+    "waiting": "waiting",
+    "mean_reward": "CASE WHEN n_obs > 0 THEN reward_sum / n_obs ELSE 0 END",
+}
+Row = Sequence[Any]
+
+
+@lru_cache(maxsize=1024)
+def settings_of(text: str) -> ModelSettings:
+    """The settings in a model's row; they never change, so each text is read once."""
+    return ModelSettings.from_dict(json.loads(text))
+
+
+def model_of(row: Row) -> Model:
+    """The model in a row of `MODEL_COLUMNS`."""
+    return Model(
+        settings=settings_of(row[2]),
+        uid=row[1],
+        created=row[3],
+        version=row[4],
+        n_agents=row[5],
+        n_uploads=row[6],
+        n_bytes=row[7],
+        n_obs=row[8],
+        reward_sum=row[9],
+        reward_sq_sum=row[10],
+        growth=GrowthWindow(row[11], row[12], row[13], row[14]),
+    )
+
+
+def agent_of(row: Row) -> Agent:
+    """The agent in a row of `AGENT_COLUMNS`."""
+    name, created, revoked, *rest = row
+    return Agent(name, created, bool(revoked), *rest)
+
+
+def ledger_of(rows: Iterable[Row]) -> dict[str, AgentRow]:
+    """The working copies in rows of `LEDGER_COLUMNS`."""
+    agents = (AgentRow(*row) for row in rows)
+    return {agent.name: agent for agent in agents}
+
+
+def lives_to_look_up(batch: Iterable[Incoming], agents: Mapping[str, AgentRow]) -> list[tuple[AgentRow, str]]:
+    """The incarnations in a batch that are not the current one of their agent: they may be retired."""
+    found = {
+        (upload.agent, upload.incarnation): agents[upload.agent]
+        for upload in batch
+        if upload.agent in agents and upload.incarnation != agents[upload.agent].incarnation
+    }
+    return [(row, incarnation) for (_, incarnation), row in found.items()]
+
+
+def fold_of(model: Model, packed: bytes, agents: dict[str, AgentRow], retired: Mapping[tuple[str, str], str]) -> Fold:
+    """A fold that begins at what was read."""
+    state = np.frombuffer(packed, dtype="<f8").copy()
+    return Fold(model.settings.dim, model.version, state, model.growth, agents, retired)
+
+
+def folded(model: Model, fold: Fold) -> tuple[Model, bytes]:
+    """The model and its packed sums after a fold."""
+    packed = fold.state.tobytes()
+    model = replace(
+        with_totals(model, packed),
+        version=fold.version,
+        n_uploads=model.n_uploads + fold.n_uploads,
+        n_bytes=model.n_bytes + fold.n_bytes,
+        growth=fold.growth,
+    )
+    return model, packed
+
+
+def with_totals(model: Model, packed: bytes) -> Model:
+    """The model with the totals of these sums."""
+    n_obs, reward_sum, reward_sq_sum = totals_of(packed, model.settings.dim)
+    return replace(model, n_obs=n_obs, reward_sum=reward_sum, reward_sq_sum=reward_sq_sum)
+
+
+def model_values(model: Model, packed: bytes) -> tuple[Any, ...]:
+    """version … growth_most, state: what an exchange changes in a model's row."""
+    growth = model.growth
+    return (
+        model.version,
+        model.n_uploads,
+        model.n_bytes,
+        model.n_obs,
+        model.reward_sum,
+        model.reward_sq_sum,
+        growth.n,
+        growth.block,
+        growth.previous,
+        growth.most,
+        packed,
+    )
+
+
+def agent_values(agent: AgentRow) -> tuple[Any, ...]:
+    """incarnation … total, id: what an exchange changes in an agent's row."""
+    return (
+        agent.incarnation,
+        agent.sequence,
+        agent.digest,
+        agent.n_uploads,
+        agent.n_obs,
+        agent.reward_sum,
+        agent.n_bytes,
+        agent.growth,
+        agent.growth_most,
+        agent.waiting,
+        agent.model_version,
+        agent.last_seen,
+        agent.total,
+        agent.id,
+    )
+
+
+def fleet_of(row: Row) -> Fleet:
+    """The numbers in a row of `FLEET`; sums of a big database may be decimals."""
+    n_agents, n_active, n_silent, n_revoked, n_waiting, waiting = (int(count) for count in row[:6])
+    return Fleet(n_agents, n_active, n_silent, n_revoked, n_waiting, waiting, row[6])
+
+
+def event_of(row: Row) -> Event:
+    """The event in a row of at, kind, agent, detail."""
+    return Event(*row)
+
+
+def sample_of(row: Row) -> Sample:
+    """The sample in a row of `SAMPLE_COLUMNS`."""
+    return Sample(*row)
+
+
+def sample_values(sample: Sample) -> tuple[Any, ...]:
+    """The values of `SAMPLE_COLUMNS`."""
+    return (
+        sample.at,
+        sample.version,
+        sample.n_obs,
+        sample.reward_sum,
+        sample.n_uploads,
+        sample.n_bytes,
+        sample.log_det,
+        sample.growth,
+    )
+
+
+# -- statements that both dialects understand; {model}, {id} and {empty} are the dialect's place for a value
+
+CLEAR_AGENT = (
+    "UPDATE agents SET incarnation = '', sequence = 0, digest = {empty}, n_uploads = 0, n_obs = 0, reward_sum = 0, "
+    "n_bytes = 0, growth = 0, growth_most = 0, waiting = 0, model_version = 0, total = NULL WHERE id = {id}"
+)
+TRIM_EVENTS = (
+    "DELETE FROM events WHERE model_id = {model} AND id <= "
+    "(SELECT id FROM events WHERE model_id = {model} ORDER BY id DESC LIMIT 1 OFFSET {limit})"
+)
+# Sums over no rows are NULL, so each is brought to zero; the last column stays NULL while nobody was heard of.
+FLEET = (
+    "SELECT COUNT(*), COALESCE(SUM(CASE WHEN last_seen >= {since} THEN 1 ELSE 0 END), 0), "
+    "COALESCE(SUM(CASE WHEN last_seen IS NULL THEN 1 ELSE 0 END), 0), "
+    "COALESCE(SUM(CASE WHEN revoked THEN 1 ELSE 0 END), 0), "
+    "COALESCE(SUM(CASE WHEN waiting > 0 THEN 1 ELSE 0 END), 0), "
+    "COALESCE(SUM(waiting), 0), MAX(last_seen) FROM agents WHERE model_id = {model}"
+)
+# When there are too many samples, every second one of the older half goes: recent ones stay dense.
+THIN_SAMPLES = (
+    "DELETE FROM samples WHERE model_id = {model} AND id IN (SELECT id FROM ("
+    "SELECT id, ROW_NUMBER() OVER (ORDER BY id) AS place, COUNT(*) OVER () AS n FROM samples WHERE model_id = {model}"
+    ") AS numbered WHERE n > {limit} AND place <= {limit} / 2 AND place % 2 = 1)"
+)
+
+
+def next_version(model: Model) -> Model:
+    """The model one change later."""
+    return replace(model, version=model.version + 1)

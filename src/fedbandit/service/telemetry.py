@@ -1,0 +1,94 @@
+"""Metrics and logs. A label per model at most, never one per agent; a token is never given to either."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import sys
+from typing import Any, BinaryIO
+
+import msgspec
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Metrics:
+    """Everything that `/metrics` shows, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.exchanges = Counter("fedbandit_exchanges", "Uploads answered", ["model", "result"], registry=registry)
+        self.refusals = Counter("fedbandit_refusals", "Uploads refused, by reason", ["reason"], registry=registry)
+        self.received = Counter("fedbandit_received_bytes", "Bytes of merged uploads", ["model"], registry=registry)
+        self.downloads = Counter(
+            "fedbandit_downloads", "Model downloads without an upload", ["result"], registry=registry
+        )
+        self.batch_size = Histogram(
+            "fedbandit_batch_size", "Uploads in one transaction", buckets=SIZES, registry=registry
+        )
+        self.commit_seconds = Histogram(
+            "fedbandit_commit_seconds", "Time from a batch to its commit", buckets=SECONDS, registry=registry
+        )
+        self.exchange_seconds = Histogram(
+            "fedbandit_exchange_seconds", "Time from a request to its answer", buckets=SECONDS, registry=registry
+        )
+        self.queued = Gauge("fedbandit_queued_uploads", "Uploads that wait for a commit", registry=registry)
+        self.effective_alpha = Gauge(
+            "fedbandit_effective_alpha", "The alpha that the guarantee needs now", ["model"], registry=registry
+        )
+        self.n_obs = Gauge("fedbandit_observations", "Observations in the model", ["model"], registry=registry)
+        self.version = Gauge("fedbandit_model_version", "Changes of the model's state", ["model"], registry=registry)
+
+    def render(self) -> tuple[bytes, str]:
+        """The text that Prometheus scrapes, and its content type."""
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+    def forget_model(self, model: str) -> None:
+        """A deleted model leaves no series behind."""
+        for metric in (self.received, self.effective_alpha, self.n_obs, self.version):
+            _remove(metric, model)
+        for result in ("merged", "repeated", "refused"):
+            _remove(self.exchanges, model, result)
+
+
+def _remove(metric: Counter | Gauge, *labels: str) -> None:
+    try:
+        metric.remove(*labels)
+    except KeyError:
+        return
+
+
+def make_logger(level: str = "info", stream: BinaryIO | None = None) -> Any:
+    """A structlog logger that writes one JSON object per line; it is handed around, not configured globally."""
+    levels = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+    return structlog.wrap_logger(
+        structlog.BytesLogger(stream if stream is not None else sys.stderr.buffer),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.ExceptionRenderer(),
+            structlog.processors.JSONRenderer(serializer=_to_json),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(levels[level]),
+        cache_logger_on_first_use=True,
+    ).bind()
+
+
+def _to_json(event: Any, **_: Any) -> bytes:
+    return msgspec.json.encode(event, enc_hook=repr)
+
+
+class RequestIds:
+    """Short names for requests, unique across processes: a random beginning and a count."""
+
+    def __init__(self) -> None:
+        self._prefix = secrets.token_hex(4)
+        self._count = itertools.count(1)
+
+    def next(self) -> str:
+        """The next name."""
+        return f"{self._prefix}-{next(self._count):x}"

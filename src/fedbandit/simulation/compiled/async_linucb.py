@@ -1,0 +1,175 @@
+"""Async-LinUCB's rounds: eager agents upload on their own, the server pushes to whom it finds out of date."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedbandit.core.arrays import Matrix, Vector
+from fedbandit.simulation.compiled.choose import choose
+from fedbandit.simulation.compiled.eager import Estimates, beta_at, copy_estimate, follow, restart
+from fedbandit.simulation.compiled.jit import kernel, pasted
+from fedbandit.simulation.compiled.linear import added, copy_row, exceeds, factorise
+from fedbandit.simulation.compiled.offer import TABLE, Log, Offer, best_of, book
+from fedbandit.simulation.compiled.radius import RadiusTerms
+from fedbandit.simulation.compiled.sums import Sums, add_pair, move
+from fedbandit.simulation.worlds import Index
+
+
+class AsyncRule(NamedTuple):
+    """The numbers of Async-LinUCB, as logarithms."""
+
+    log_gamma_up: float
+    log_gamma_down: float
+    radius: RadiusTerms
+
+
+class AsyncFleet(NamedTuple):
+    """M agents; slot M is the prior, slot M+1 what a push carries."""
+
+    estimates: Estimates  # (M+2) slots
+    born: Index  # (M,)
+    order: Index  # (M,), whom the server knows, in the order in which it heard of them
+    n_enrolled: Index  # (1,)
+    enrolled: Index  # (M,)
+    known: Matrix  # (M, d(d+1)/2), λI + V_g − ΔV_−j: what the server knows that agent j has
+    known_log_det: Vector  # (M,)
+    local: Sums  # (M) buffers
+    in_flight: Index  # (M,), 1 while an upload waits for its turn at the server; its buffer is kept until then
+    queue: Index  # (M,), who waits, in order
+    model_version: Index  # (M,)
+    server: Sums  # (1)
+    version: Index  # (1,)
+    prior: Vector  # λI, packed
+
+
+@kernel
+def play_async(fleet: AsyncFleet, rule: AsyncRule, offer: Offer, log: Log, start: int, stop: int) -> int:
+    """Rounds start … stop − 1 of a block, as `play_lazy`."""
+    # Fields are taken out of their tuples here: inside the loop each access would count references.
+    kind, K, _, table, norms, rows, means, noise, active, _, _ = offer
+    sums, counts, choices, sums_at, counts_at = log
+    upper, scores, squares = np.empty(K), np.empty(K), np.empty(K)
+    estimates = fleet.estimates
+    theta_hat, P = estimates.theta_hat, estimates.P
+    prior = len(fleet.born)
+    for i in range(start, stop):
+        m = active[i]
+        enroll(fleet.enrolled, fleet.order, fleet.n_enrolled, m)
+        s = m if fleet.born[m] else prior
+        beta = beta_at(estimates, s, rule.radius, fleet.model_version[m])
+        k = choose(table, rows, norms, i, K, theta_hat, P, s, False, beta, estimates.top[s], upper, scores, squares)
+        if k < 0:
+            return -1 - i
+        r = rows[i, k] if kind == TABLE else i * K + k
+        mean = means[i, k]
+        reward = mean + noise[i]
+        sums[0] += best_of(means, i) - mean
+        sums[1] += reward
+        choices[i] = k
+        learn(fleet, m, table, r, reward)
+        counts[2] += 1
+        if exceeds(estimates.growth[m], rule.log_gamma_up):
+            converse(fleet, rule, m, counts)
+        book(sums, counts, sums_at, counts_at, i)
+    return stop
+
+
+@pasted
+def enroll(enrolled: Index, order: Index, n_enrolled: Index, m: int) -> None:
+    """The server hears of agent m, if it did not know it yet."""
+    if not enrolled[m]:
+        enrolled[m] = 1
+        order[n_enrolled[0]] = m
+        n_enrolled[0] += 1
+
+
+@pasted
+def learn(fleet: AsyncFleet, m: int, table: Matrix, r: int, reward: float) -> None:
+    """Add row r of the table and its reward to the estimate and to the buffer."""
+    be_born(fleet, m)
+    add_pair(fleet.local.Sigma, fleet.local.b, fleet.local.n, m, table, r, reward)
+    if follow(fleet.estimates, m, table, r, reward):
+        restart(fleet.estimates, m, added(fleet.known[m], fleet.local.Sigma[m]))
+
+
+@pasted
+def be_born(fleet: AsyncFleet, m: int) -> None:
+    """Agent m gets a slot of its own."""
+    if not fleet.born[m]:
+        fleet.born[m] = 1
+        copy_estimate(fleet.estimates, len(fleet.born), m)
+        copy_row(fleet.prior, fleet.known[m])
+
+
+@pasted
+def converse(fleet: AsyncFleet, rule: AsyncRule, m: int, counts: Index) -> None:
+    """Uploads are merged in turn; each may bring pushes, and a push may make another agent's buffer due.
+
+    Nobody observes meanwhile, so an agent has at most one upload in a conversation.
+    """
+    waiting = send(fleet, m, 0)
+    done = 0
+    while done < waiting:
+        sender = fleet.queue[done]
+        done += 1
+        log_det = merge(fleet, sender)
+        counts[0] += 1
+        for place in range(fleet.n_enrolled[0]):
+            j = fleet.order[place]
+            if exceeds(log_det - fleet.known_log_det[j], rule.log_gamma_down):
+                push(fleet, j, log_det)
+                counts[1] += 1
+                counts[2] += 1
+                due = fleet.local.n[j] > 0 and exceeds(fleet.estimates.growth[j], rule.log_gamma_up)
+                if due and not fleet.in_flight[j]:
+                    waiting = send(fleet, j, waiting)
+
+
+@pasted
+def send(fleet: AsyncFleet, m: int, waiting: int) -> int:
+    """Agent m's upload joins the queue; its growth counts from here on. Returns how many have joined."""
+    fleet.queue[waiting] = m
+    fleet.in_flight[m] = 1
+    fleet.estimates.base[m] += fleet.estimates.growth[m]
+    fleet.estimates.growth[m] = 0.0
+    return waiting + 1
+
+
+@pasted
+def merge(fleet: AsyncFleet, m: int) -> float:
+    """The server adds an upload; returns log det of its sum, and leaves in slot M+1 what a push would carry."""
+    for j in range(fleet.known.shape[1]):
+        fleet.known[m, j] += fleet.local.Sigma[m, j]
+    fleet.known_log_det[m] = factorise(fleet.known[m], np.empty(fleet.estimates.P[m].shape))
+    move(fleet.local, m, fleet.server, 0)
+    fleet.version[0] += 1
+    fleet.in_flight[m] = 0
+    estimates, pushed = fleet.estimates, len(fleet.born) + 1
+    copy_row(fleet.server.b[0], estimates.b[pushed])
+    estimates.n_obs[pushed] = fleet.server.n[0]
+    estimates.base[pushed] = 0.0
+    restart(estimates, pushed, fleet.server.Sigma[0])
+    estimates.base[pushed] = estimates.growth[pushed]
+    estimates.growth[pushed] = 0.0
+    return float(estimates.base[pushed])
+
+
+@pasted
+def push(fleet: AsyncFleet, j: int, log_det: float) -> None:
+    """Agent j takes the server's sum, and keeps its own buffer on top of it."""
+    estimates = fleet.estimates
+    fleet.born[j] = 1
+    copy_row(fleet.server.Sigma[0], fleet.known[j])
+    fleet.known_log_det[j] = log_det
+    fleet.model_version[j] = fleet.version[0]
+    copy_estimate(estimates, len(fleet.born) + 1, j)
+    if fleet.local.n[j] > 0:
+        for i in range(estimates.b.shape[1]):
+            estimates.b[j, i] += fleet.local.b[j, i]
+        estimates.n_obs[j] += fleet.local.n[j]
+        restart(estimates, j, added(fleet.known[j], fleet.local.Sigma[j]))
+        if fleet.in_flight[j]:  # on its way already: growth counts from after it
+            estimates.base[j] += estimates.growth[j]
+            estimates.growth[j] = 0.0

@@ -1,0 +1,96 @@
+"""DisLinUCB's rounds: eager between synchronisations, and one shared estimate for all who have seen nothing since."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedbandit.core.arrays import Matrix
+from fedbandit.simulation.compiled.choose import choose
+from fedbandit.simulation.compiled.eager import Estimates, beta_at, copy_estimate, follow, restart
+from fedbandit.simulation.compiled.jit import kernel, pasted
+from fedbandit.simulation.compiled.linear import added, copy_row, exceeds
+from fedbandit.simulation.compiled.offer import TABLE, Log, Offer, best_of, book
+from fedbandit.simulation.compiled.radius import RadiusTerms
+from fedbandit.simulation.compiled.sums import Sums, add_pair, move
+from fedbandit.simulation.worlds import Index
+
+
+class DisRule(NamedTuple):
+    """The numbers of DisLinUCB."""
+
+    threshold: float
+    radius: RadiusTerms
+
+
+class DisFleet(NamedTuple):
+    """M agents; slot M is what all shared at the last synchronisation, slot M+1 the prior."""
+
+    estimates: Estimates  # (M+2) slots
+    enrolled: Index  # (M,), 1 for agents that take part in the next synchronisation
+    synchronised: Index  # (M,), 1 for agents that know what is shared
+    local: Sums  # (M) buffers since the last synchronisation; who has an empty one uses slot M, or M+1
+    server: Sums  # (1)
+    version: Index  # (1,)
+    prior: Matrix  # (1, d(d+1)/2), λI, packed
+
+
+@kernel
+def play_dislinucb(fleet: DisFleet, rule: DisRule, offer: Offer, log: Log, start: int, stop: int) -> int:
+    """Rounds start … stop − 1 of a block, as `play_lazy`."""
+    # Fields are taken out of their tuples here: inside the loop each access would count references.
+    kind, K, _, table, norms, rows, means, noise, active, _, _ = offer
+    sums, counts, choices, sums_at, counts_at = log
+    upper, scores, squares = np.empty(K), np.empty(K), np.empty(K)
+    estimates, local = fleet.estimates, fleet.local
+    theta_hat, P = estimates.theta_hat, estimates.P
+    shared = len(fleet.local.n)
+    for i in range(start, stop):
+        m = active[i]
+        fleet.enrolled[m] = 1
+        base = shared if fleet.synchronised[m] else shared + 1
+        s = m if local.n[m] > 0 else base
+        beta = beta_at(estimates, s, rule.radius, fleet.version[0] if fleet.synchronised[m] else 0)
+        k = choose(table, rows, norms, i, K, theta_hat, P, s, False, beta, estimates.top[s], upper, scores, squares)
+        if k < 0:
+            return -1 - i
+        r = rows[i, k] if kind == TABLE else i * K + k
+        mean = means[i, k]
+        reward = mean + noise[i]
+        sums[0] += best_of(means, i) - mean
+        sums[1] += reward
+        choices[i] = k
+        if local.n[m] == 0:
+            copy_estimate(estimates, base, m)
+        add_pair(local.Sigma, local.b, local.n, m, table, r, reward)
+        if follow(estimates, m, table, r, reward):
+            known = fleet.server.Sigma[0] if fleet.synchronised[m] else fleet.prior[0]
+            restart(estimates, m, added(known, local.Sigma[m]))
+        counts[2] += 1
+        if exceeds(estimates.growth[m] * local.n[m], rule.threshold):
+            synchronise(fleet, counts)
+        book(sums, counts, sums_at, counts_at, i)
+    return stop
+
+
+@pasted
+def synchronise(fleet: DisFleet, counts: Index) -> None:
+    """All who are enrolled upload and download; who has nothing new sends zeros, which need not be added."""
+    estimates = fleet.estimates
+    n_agents = len(fleet.local.n)
+    n_enrolled = 0
+    for m in range(n_agents):
+        if fleet.enrolled[m]:
+            n_enrolled += 1
+            fleet.synchronised[m] = 1
+        if fleet.local.n[m] > 0:
+            move(fleet.local, m, fleet.server, 0)
+    copy_row(fleet.server.b[0], estimates.b[n_agents])
+    estimates.n_obs[n_agents] = fleet.server.n[0]
+    restart(estimates, n_agents, fleet.server.Sigma[0])
+    estimates.base[n_agents] += estimates.growth[n_agents]
+    estimates.growth[n_agents] = 0.0
+    fleet.version[0] += n_enrolled
+    for j in range(3):
+        counts[j] += n_enrolled

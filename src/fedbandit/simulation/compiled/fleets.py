@@ -1,0 +1,223 @@
+"""A fleet of each algorithm at its start, and how to play it and to read its policies from Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedbandit.algorithms.async_linucb import AsyncLinUCB
+from fedbandit.algorithms.catalog import AnyRule
+from fedbandit.algorithms.dislinucb import DisLinUCB
+from fedbandit.algorithms.fedlinucb import FedLinUCB
+from fedbandit.algorithms.oful import OFUL
+from fedbandit.core.arrays import Matrix, Vector
+from fedbandit.core.decision_sets import Ball, Width
+from fedbandit.core.ridge import RidgeModel
+from fedbandit.core.statistics import SufficientStats, packed_length
+from fedbandit.simulation.compiled.async_linucb import AsyncFleet, AsyncRule, play_async
+from fedbandit.simulation.compiled.dislinucb import DisFleet, DisRule, play_dislinucb
+from fedbandit.simulation.compiled.eager import EagerFleet, EagerRule, Estimates, copy_estimate, play_eager
+from fedbandit.simulation.compiled.lazy import LazyFleet, LazyRule, play_lazy
+from fedbandit.simulation.compiled.offer import Log, Offer
+from fedbandit.simulation.compiled.radius import terms_of
+from fedbandit.simulation.compiled.sums import Sums
+
+WORTH_REMEMBERING = 48  # features; with fewer, a score is computed sooner than fetched from memory
+REMEMBERED = 1 << 24  # scores of table rows that a lazy fleet may remember: two numbers each, a quarter of a gigabyte
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One fleet with its kernel."""
+
+    play: Callable[[Offer, Log, int, int], int]
+    decide: Callable[[int, Ball], Vector] | None = None  # the decision of agent m on a ball
+
+
+def is_lazy(rule: AnyRule) -> bool:
+    """Whether the policy changes only at an exchange, or at a rare switch."""
+    return isinstance(rule, FedLinUCB) or (isinstance(rule, OFUL) and rule.switching is not None)
+
+
+def machine(rule: AnyRule, n_agents: int, *, n_rows: int, on_ball: bool) -> Machine:
+    """A fresh fleet; `n_rows` is the size of the table its actions come from, 0 if there is none."""
+    if isinstance(rule, FedLinUCB) or (isinstance(rule, OFUL) and is_lazy(rule)):
+        return _lazy(rule, n_agents, n_rows, on_ball)
+    if isinstance(rule, OFUL):
+        return _eager(rule, n_agents)
+    return _dislinucb(rule, n_agents) if isinstance(rule, DisLinUCB) else _async(rule, n_agents)
+
+
+def bind(kernel: Any, fleet: Any, numbers: Any) -> Callable[[Offer, Log, int, int], int]:
+    """The kernel with its fleet and rule filled in."""
+    return lambda offer, log, start, stop: int(kernel(fleet, numbers, offer, log, start, stop))
+
+
+def _sums(n_owners: int, dim: int) -> Sums:
+    """No data."""
+    packed = packed_length(dim)
+    return Sums(np.zeros((n_owners, packed)), np.zeros((n_owners, dim)), np.zeros(n_owners, dtype=np.int64))
+
+
+def _at_prior(n_owners: int, rule: AnyRule) -> Sums:
+    """λI and no data."""
+    sums = _sums(n_owners, rule.dim)
+    sums.Sigma[:] = _packed_prior(rule)
+    return sums
+
+
+def _packed_prior(rule: AnyRule) -> Vector:
+    """λI, packed."""
+    packed = np.zeros(packed_length(rule.dim))
+    steps = np.arange(rule.dim)
+    packed[steps * (steps + 3) // 2] = rule.lam
+    return packed
+
+
+def _lazy(rule: FedLinUCB | OFUL, M: int, n_rows: int, on_ball: bool) -> Machine:
+    numbers = _lazy_numbers(rule)
+    fleet = _lazy_fleet(rule, numbers, M, n_rows, M if on_ball else 0)
+
+    def decide(m: int, ball: Ball) -> Vector:
+        # By the core's own functions, on sums that agree with the reference's to the last bit: on a ball every
+        # decision moves all later ones a little, and a rounding error would grow from exchange to exchange.
+        stats = SufficientStats(unpack(fleet.model.Sigma[m], rule.dim), fleet.model.b[m].copy(), int(fleet.model.n[m]))
+        model = RidgeModel(stats)
+        beta = rule.beta_for(model, n_obs=stats.n_obs, version=int(fleet.model_version[m]))
+        fleet.undecided[m] = 0
+        return ball.best(model.theta_hat, Width(model.inverse), beta)
+
+    return Machine(bind(play_lazy, fleet, numbers), decide)
+
+
+def unpack(packed: Vector, dim: int) -> Matrix:
+    """The symmetric (d, d) matrix of a lower triangle packed row by row."""
+    full = np.empty((dim, dim))
+    rows, columns = np.tril_indices(dim)
+    full[rows, columns] = full[columns, rows] = packed
+    return full
+
+
+def _lazy_numbers(rule: FedLinUCB | OFUL) -> LazyRule:
+    if isinstance(rule, FedLinUCB):
+        spectral, arrival = rule.trigger == "spectral", rule.refresh == "arrival"
+        return LazyRule(rule.alpha, math.log1p(rule.alpha), spectral, arrival, False, terms_of(rule))
+    alpha = float(rule.switching or 0.0)
+    return LazyRule(alpha, math.log1p(alpha), False, False, True, terms_of(rule))
+
+
+def _lazy_fleet(rule: FedLinUCB | OFUL, numbers: LazyRule, M: int, n_rows: int, n_models: int) -> LazyFleet:
+    dim = rule.dim
+    n_servers = M if numbers.alone else 1
+    n_policies = 1 + M + n_servers
+    remembers = n_rows > 0 and dim >= WORTH_REMEMBERING and (M + 1) * n_rows <= REMEMBERED
+    fleet = LazyFleet(
+        policy=np.zeros(M, dtype=np.int64),
+        theta_hat=np.zeros((n_policies, dim)),
+        W=np.zeros((n_policies, dim, dim)),
+        beta=np.zeros(n_policies),
+        top=np.zeros(n_policies),
+        value=np.empty((M + 1, n_rows) if remembers else (0, 0)),
+        square=np.empty((M + 1, n_rows) if remembers else (0, 0)),
+        local=_sums(M, dim),
+        trace=np.zeros(M),
+        gained=np.zeros(M),
+        allowed=np.full(M, _allowed_at_first(numbers, dim)),
+        wants_model=np.full(M, int(isinstance(rule, FedLinUCB) and rule.join)),
+        undecided=np.ones(M, dtype=np.int64),
+        model=_at_prior(n_models, rule),
+        model_version=np.zeros(n_models, dtype=np.int64),
+        server=_at_prior(n_servers, rule),
+        version=np.zeros(n_servers, dtype=np.int64),
+        fitted=np.zeros(n_servers, dtype=np.int64),
+    )
+    fleet.W[0] = np.eye(dim) * rule.lam**-0.5
+    fleet.beta[0] = rule.beta_for(rule.prior_model, n_obs=0, version=0)
+    fleet.top[0] = rule.lam**-0.5 * (1.0 + 1e-9)
+    if remembers:
+        fleet.value[0] = fleet.square[0] = np.nan
+    return fleet
+
+
+def _allowed_at_first(numbers: LazyRule, dim: int) -> float:
+    """`allowance` of lazy.py before any growth."""
+    if numbers.spectral or math.isinf(numbers.threshold):
+        return numbers.alpha
+    return dim * math.expm1(numbers.threshold / dim)
+
+
+def _estimates(rule: AnyRule, n_slots: int, prior: int) -> Estimates:
+    """Slots for running estimates, of which one is filled with the prior; the others cost no memory until used."""
+    dim = rule.dim
+    estimates = Estimates(
+        theta_hat=np.zeros((n_slots, dim)),
+        b=np.zeros((n_slots, dim)),
+        P=np.zeros((n_slots, dim, dim)),
+        top=np.zeros(n_slots),
+        base=np.zeros(n_slots),
+        growth=np.zeros(n_slots),
+        since=np.zeros(n_slots),
+        steps=np.zeros(n_slots, dtype=np.int64),
+        n_obs=np.zeros(n_slots, dtype=np.int64),
+    )
+    estimates.P[prior] = rule.prior_model.inverse
+    estimates.base[prior] = rule.prior_model.log_det
+    estimates.top[prior] = rule.lam**-0.5 * (1.0 + 1e-9)
+    return estimates
+
+
+def _eager(rule: OFUL, M: int) -> Machine:
+    shared = rule.mode == "shared"
+    n_slots = 1 if shared else M
+    fleet = EagerFleet(
+        estimates=_estimates(rule, n_slots + 1, n_slots),
+        sums=_sums(n_slots + 1, rule.dim),
+        born=np.zeros(n_slots, dtype=np.int64),
+    )
+    fleet.sums.Sigma[n_slots] = _packed_prior(rule)
+
+    numbers = EagerRule(shared, M, terms_of(rule))
+    return Machine(bind(play_eager, fleet, numbers))
+
+
+def _dislinucb(rule: DisLinUCB, M: int) -> Machine:
+    at_start = int(rule.enrolment == "start")
+    fleet = DisFleet(
+        estimates=_estimates(rule, M + 2, M),
+        enrolled=np.full(M, at_start),
+        synchronised=np.full(M, at_start),
+        local=_sums(M, rule.dim),
+        server=_at_prior(1, rule),
+        version=np.zeros(1, dtype=np.int64),
+        prior=_packed_prior(rule)[None, :],
+    )
+    copy_estimate(fleet.estimates, M, M + 1)
+
+    return Machine(bind(play_dislinucb, fleet, DisRule(rule.threshold, terms_of(rule))))
+
+
+def _async(rule: AsyncLinUCB, M: int) -> Machine:
+    packed = packed_length(rule.dim)
+    fleet = AsyncFleet(
+        estimates=_estimates(rule, M + 2, M),
+        born=np.zeros(M, dtype=np.int64),
+        order=np.arange(M),
+        n_enrolled=np.full(1, M if rule.enrolment == "start" else 0),
+        enrolled=np.full(M, int(rule.enrolment == "start")),
+        known=np.zeros((M, packed)),
+        known_log_det=np.full(M, rule.prior_model.log_det),
+        local=_sums(M, rule.dim),
+        in_flight=np.zeros(M, dtype=np.int64),
+        queue=np.zeros(M, dtype=np.int64),
+        model_version=np.zeros(M, dtype=np.int64),
+        server=_at_prior(1, rule),
+        version=np.zeros(1, dtype=np.int64),
+        prior=_packed_prior(rule),
+    )
+
+    numbers = AsyncRule(math.log(rule.gamma_up), math.log(rule.gamma_down), terms_of(rule))
+    return Machine(bind(play_async, fleet, numbers))

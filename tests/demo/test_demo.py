@@ -1,0 +1,23 @@
+"""The demo runs: a server, processes, one of them killed; few images, so that it is quick."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.slow
+def test_a_small_demo_loses_nothing(tmp_path):
+    program = "from fedbandit.cli.demo import demo; import typer; typer.run(demo)"
+    options = ["--agents", "3", "--images", "240", "--seconds", "4", "--data", str(tmp_path / "demo")]
+    finished = subprocess.run(
+        [sys.executable, "-c", program, *options], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    for words in ("killed", "came back from its journal", "Was it worth it?", "✓ Nothing lost"):
+        assert words in finished.stdout
+    assert (tmp_path / "demo" / "journals" / "agent-1" / "journal.db").exists()
+    again = subprocess.run(
+        [sys.executable, "-c", program, *options], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert again.returncode != 0 and "empty directory" in again.stderr

@@ -6,21 +6,37 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.documentation.blocks import ROOT, Block, blocks_of, documents
+from tests.live import LiveServer, running_server
 
-LANGUAGES = {"python", "sh", "text", "json", "toml", "html", "javascript", "ini", "nginx", "yaml", "dockerfile"}
-PYTHON = [path for path in documents() if any(block.language == "python" for block in blocks_of(path))]
+LANGUAGES = {"python", "sh", "text", "json", "toml", "html", "javascript", "js", "ini", "nginx", "yaml", "dockerfile"}
+PYTHON = [
+    path
+    for path in documents()
+    if any(block.language == "python" and not (block.not_run or block.needs_server) for block in blocks_of(path))
+]
+LIVE = [block for path in documents() for block in blocks_of(path) if block.needs_server]
+PRELUDE = """
+import numpy as np
+import fedbandit as fb
+X, x, reward = np.eye(3), np.eye(3)[0], 1.0
+"""
 SHELL = [block for path in documents() for block in blocks_of(path) if block.language == "sh"]
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_python_blocks_of_a_document_run_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
     script = tmp_path / "blocks.py"
-    parts = [block.code for block in blocks_of(path) if block.language == "python" and not block.not_run]
+    parts = [
+        block.code
+        for block in blocks_of(path)
+        if block.language == "python" and not (block.not_run or block.needs_server)
+    ]
     script.write_text("\n".join(parts))
     _run([sys.executable, str(script)], tmp_path)
 
@@ -31,6 +47,29 @@ def test_the_commands_of_a_document_run(block: Block, tmp_path: Path) -> None:
         assert len(block.note.split()) > 3, f"{block.name}: say why it is not run"
         return
     _run(["bash", "-euo", "pipefail", "-c", block.code], tmp_path)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    with running_server(tmp_path_factory.mktemp("server")) as running:
+        running.add_model("news", dim=3)
+        yield running
+
+
+@pytest.mark.parametrize("block", LIVE, ids=lambda block: block.name)
+def test_what_a_document_does_with_a_server_works_with_a_real_one(
+    block: Block, server: LiveServer, tmp_path: Path
+) -> None:
+    agent = f"reader-{block.path.stem}-{block.line}"
+    if block.language == "sh":
+        access = {"FEDBANDIT_URL": server.url, "FEDBANDIT_TOKEN": server.admin_token}
+        _run(["bash", "-euo", "pipefail", "-c", block.code], tmp_path, access)
+        return
+    code = block.code.replace("https://bandit.example", server.url)
+    code = code.replace('"…"', repr(server.add_agent("news", agent)))
+    script = tmp_path / "block.py"
+    script.write_text(PRELUDE + code)
+    _run([sys.executable, str(script)], tmp_path)
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
@@ -45,9 +84,10 @@ def test_links_between_documents_lead_somewhere(path: Path) -> None:
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
-def _run(command: list[str], folder: Path) -> None:
+def _run(command: list[str], folder: Path, access: dict[str, str] | None = None) -> None:
     environment = {
         **os.environ,
+        **(access or {}),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "120",
         "MPLBACKEND": "Agg",

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Annotated, Any
 
 import typer
@@ -77,8 +78,10 @@ def simulate(
         "refresh": refresh,
         "trigger": trigger,
     }
+    radius = make_radius(beta, noise=getattr(place, "noise", 0.0), agents=agents, rounds=rounds, delta=delta)
     rules = {
-        name: make_rule(name, dim=place.dim, beta=beta, lam=lam, options=numbers) for name in algorithm or ["fedlinucb"]
+        name: make_rule(name, dim=place.dim, beta=radius, lam=lam, options=numbers)
+        for name in algorithm or ["fedlinucb"]
     }
     if seeds < 1:
         raise InvalidParameter(f"expected seeds ≥ 1, got {seeds}")
@@ -211,23 +214,36 @@ class _progress:  # noqa: N801 - used like a function
 
 
 def _print_table(results: list[dict[str, Any]], *, title: str) -> None:
-    import numpy as np
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title)
-    table.add_column("algorithm")
-    for column in COLUMNS:
-        table.add_column(column.replace("_", " "), justify="right")
+    table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table.add_column("algorithm", no_wrap=True)
+    for heading in ("regret", "messages", "bytes", "switches", "seconds"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for name in dict.fromkeys(row["algorithm"] for row in results):
         rows = [row for row in results if row["algorithm"] == name]
-        cells = []
-        for column in COLUMNS:
-            values = np.array([row[column] for row in rows], dtype=float)
-            digits = {"regret": 1, "seconds": 2}.get(column, 0)
-            cell = f"{values.mean():,.{digits}f}"
-            if len(values) > 1 and column in ("regret", "messages"):
-                cell += f" ± {values.std(ddof=1):,.{digits}f}"
-            cells.append(cell)
-        table.add_row(name, *cells)
+        table.add_row(
+            name,
+            _spread([row["regret"] for row in rows], 1),
+            _spread([row["messages"] for row in rows], 0),
+            _human(fmean(row["bytes"] for row in rows)),
+            f"{fmean(row['switches'] for row in rows):,.0f}",
+            f"{fmean(row['seconds'] for row in rows):.2f}",
+        )
     Console().print(table)
+
+
+def _spread(values: list[float], digits: int) -> str:
+    """Mean, and the standard deviation between seeds where there are several."""
+    text = f"{fmean(values):,.{digits}f}"
+    return f"{text} ± {stdev(values):,.{digits}f}" if len(values) > 1 else text
+
+
+def _human(n_bytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.1f} TB"

@@ -52,9 +52,26 @@ def machine(rule: AnyRule, n_agents: int, *, n_rows: int, on_ball: bool) -> Mach
     return _dislinucb(rule, n_agents) if isinstance(rule, DisLinUCB) else _async(rule, n_agents)
 
 
-def bind(kernel: Any, fleet: Any, numbers: Any) -> Callable[[Offer, Log, int, int], int]:
-    """The kernel with its fleet and rule filled in."""
-    return lambda offer, log, start, stop: int(kernel(fleet, numbers, offer, log, start, stop))
+class Bound:
+    """A kernel with its fleet and rule filled in.
+
+    Only the first call goes through numba's dispatcher, which compiles or loads the machine code. Later calls go
+    straight there: all offers have the same types (blocks.py), and looking these up costs as much as thirty rounds.
+    """
+
+    def __init__(self, kernel: Any, fleet: Any, numbers: Any) -> None:
+        self.kernel, self.fleet, self.numbers = kernel, fleet, numbers
+        self.entry: Callable[..., int] | None = None
+
+    def __call__(self, offer: Offer, log: Log, start: int, stop: int) -> int:
+        """Rounds start … stop − 1."""
+        if self.entry is not None:
+            return self.entry(self.fleet, self.numbers, offer, log, start, stop)
+        reached = int(self.kernel(self.fleet, self.numbers, offer, log, start, stop))
+        if hasattr(self.kernel, "overloads"):  # not where numba is told to leave functions as they are
+            types = tuple(map(self.kernel.typeof_pyval, (self.fleet, self.numbers, offer, log, start, stop)))
+            self.entry = self.kernel.overloads[types].entry_point
+        return reached
 
 
 def _sums(n_owners: int, dim: int) -> Sums:
@@ -91,7 +108,7 @@ def _lazy(rule: FedLinUCB | OFUL, M: int, n_rows: int, on_ball: bool) -> Machine
         fleet.undecided[m] = 0
         return ball.best(model.theta_hat, Width(model.inverse), beta)
 
-    return Machine(bind(play_lazy, fleet, numbers), decide)
+    return Machine(Bound(play_lazy, fleet, numbers), decide)
 
 
 def unpack(packed: Vector, dim: int) -> Matrix:
@@ -181,7 +198,7 @@ def _eager(rule: OFUL, M: int) -> Machine:
     fleet.sums.Sigma[n_slots] = _packed_prior(rule)
 
     numbers = EagerRule(shared, M, terms_of(rule))
-    return Machine(bind(play_eager, fleet, numbers))
+    return Machine(Bound(play_eager, fleet, numbers))
 
 
 def _dislinucb(rule: DisLinUCB, M: int) -> Machine:
@@ -197,7 +214,7 @@ def _dislinucb(rule: DisLinUCB, M: int) -> Machine:
     )
     copy_estimate(fleet.estimates, M, M + 1)
 
-    return Machine(bind(play_dislinucb, fleet, DisRule(rule.threshold, terms_of(rule))))
+    return Machine(Bound(play_dislinucb, fleet, DisRule(rule.threshold, terms_of(rule))))
 
 
 def _async(rule: AsyncLinUCB, M: int) -> Machine:
@@ -220,4 +237,4 @@ def _async(rule: AsyncLinUCB, M: int) -> Machine:
     )
 
     numbers = AsyncRule(math.log(rule.gamma_up), math.log(rule.gamma_down), terms_of(rule))
-    return Machine(bind(play_async, fleet, numbers))
+    return Machine(Bound(play_async, fleet, numbers))

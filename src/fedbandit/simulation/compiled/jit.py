@@ -15,7 +15,10 @@ FLAGS = {"reassoc", "contract", "nsz"}
 
 def kernel(function: Function) -> Function:
     """A loop that Python calls, as machine code: compiled at its first call and kept on disk."""
-    return cast(Function, numba.njit(cache=True, fastmath=FLAGS, error_model="numpy")(function))
+    try:
+        return cast(Function, numba.njit(cache=True, fastmath=FLAGS, error_model="numpy")(function))
+    except RuntimeError:  # no folder to keep it in, as in a read-only container: compiled again by each process
+        return inner(function)
 
 
 def inner(function: Function) -> Function:

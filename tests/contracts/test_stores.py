@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from fedbandit.errors import (
     UnknownModel,
 )
 from fedbandit.service.ledger import Acknowledged
-from fedbandit.service.stores.base import MAX_EVENTS, MAX_SAMPLES, Event, Note, PageQuery, Sample, Store
+from fedbandit.service.stores.base import MAX_EVENTS, MAX_SAMPLES, Event, Fleet, Note, PageQuery, Sample, Store
 from fedbandit.service.stores.memory import MemoryStore
 from fedbandit.service.stores.postgres import PostgresStore
 from fedbandit.service.stores.sqlite import SqliteStore
@@ -437,3 +438,22 @@ async def test_history_is_bounded(store):
     assert samples[-1] == sample(3 * MAX_SAMPLES - 1)
     assert [item.at for item in samples] == sorted(item.at for item in samples)
     assert samples[0].at < MAX_SAMPLES  # the old ones are sparse, not gone
+
+
+# -- the fleet in a few numbers
+
+
+async def test_a_fleet_is_counted(store):
+    await fleet(store, "a", "b", "c")
+    empty = await store.fleet("news", since=NOW)
+    assert (empty.n_agents, empty.n_active, empty.n_silent, empty.last_seen) == (3, 0, 3, None)
+    await store.merge("news", [replace(upload("a"), waiting=7), replace(upload("b"), waiting=0)], now=NOW)
+    await store.revoke("news", "c", now=NOW)
+    found = await store.fleet("news", since=NOW)
+    assert (found.n_agents, found.n_active, found.n_silent, found.n_revoked) == (3, 2, 1, 1)
+    assert (found.n_waiting, found.waiting, found.last_seen) == (1, 7, NOW)
+    assert (await store.fleet("news", since=NOW + 1)).n_active == 0
+    await store.create(settings("ads"), uid="ads", now=NOW)
+    assert await store.fleet("ads", since=NOW) == Fleet()
+    with pytest.raises(UnknownModel):
+        await store.fleet("nowhere", since=NOW)

@@ -1,0 +1,333 @@
+// Line charts as SVG, drawn by hand: a few nodes that are reused, direct labels, a readout by pointer or arrow keys.
+import { ticks, timeTicks, logTicks, shortNumber, clock } from "./scale.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const MAX_POINTS = 1500; // of a line; when there are more, every second one of the older half goes
+const WIDE = 560; // from here on there is room for names beside the lines
+const ROWS = 24; // of the table behind a chart
+
+/** Add what the server sent to a line: all of it anew, or more at its end. */
+export function addPoints(series, name, { how, x, y }) {
+  const line = how === "more" ? series.get(name) : null;
+  if (!line) {
+    series.set(name, { x, y });
+    return;
+  }
+  line.x.push(...x);
+  line.y.push(...y);
+  if (line.x.length > MAX_POINTS) {
+    const kept = (_, i) => i >= MAX_POINTS / 2 || i % 2 === 1;
+    line.x = line.x.filter(kept);
+    line.y = line.y.filter(kept);
+  }
+}
+
+/** `n` children of this kind: existing ones are used again, others made or removed. */
+function pool(parent, kind, n) {
+  while (parent.childNodes.length > n) parent.lastChild.remove();
+  while (parent.childNodes.length < n) parent.appendChild(document.createElementNS(SVG, kind));
+  return parent.childNodes;
+}
+
+function set(node, attributes) {
+  for (const [name, value] of Object.entries(attributes)) {
+    const text = String(value);
+    if (node.getAttribute(name) !== text) node.setAttribute(name, text);
+  }
+}
+
+function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function element(kind, attributes, ...children) {
+  const node = document.createElement(kind);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+export class Chart {
+  constructor(host) {
+    this.host = host;
+    this.spec = JSON.parse(host.dataset.chart);
+    this.kind = this.spec.x ?? "time";
+    this.cursor = null;
+    this.svg = null;
+  }
+
+  draw(series, now) {
+    this.series = series;
+    this.now = now;
+    this.redraw();
+  }
+
+  redraw() {
+    if (!this.series) return;
+    const lines = this.spec.lines
+      .map((line, i) => ({ ...line, ...this.series.get(line.series), colour: line.style === "thin" ? "thin" : i }))
+      .filter((line) => line.x?.length);
+    this.lines = lines;
+    if (!lines.some((line) => line.y.some((y) => y !== null))) {
+      if (this.spec.lines.some((line) => this.series.has(line.series))) this.showEmpty();
+      return;
+    }
+    if (!this.svg) this.build();
+    this.scale(lines);
+    this.drawAxes();
+    this.drawLines(lines);
+    this.drawLabels(lines);
+    this.drawCursor();
+    if (this.table.open) this.fillTable();
+    const last = lines.map((line) => `${line.name} ${shortNumber(line.y.findLast((y) => y !== null))}`);
+    set(this.svg, { "aria-label": `${this.spec.label}. Now: ${last.join(", ")}.` });
+  }
+
+  showEmpty() {
+    if (!this.svg) write(this.host.firstElementChild, "No data yet.");
+  }
+
+  build() {
+    this.svg = document.createElementNS(SVG, "svg");
+    set(this.svg, { role: "img", tabindex: 0 });
+    const group = (name) => {
+      const node = document.createElementNS(SVG, "g");
+      set(node, { class: name });
+      return this.svg.appendChild(node);
+    };
+    this.groups = Object.fromEntries(
+      ["lattice", "y-axis", "x-axis", "rules", "rule-names", "lines", "ends", "names", "cursor"].map((n) => [n, group(n)]),
+    );
+    this.unit = this.svg.appendChild(document.createElementNS(SVG, "text"));
+    this.xLabel = this.svg.appendChild(document.createElementNS(SVG, "text"));
+    this.legend = element("ul", { class: "legend" });
+    this.readout = element("div", { class: "readout", hidden: "" });
+    this.table = element("details", { class: "as-table" }, element("summary", {}, "Show as a table"));
+    this.table.addEventListener("toggle", () => this.table.open && this.fillTable());
+    this.host.replaceChildren(this.legend, this.svg, this.readout, this.table);
+    this.svg.addEventListener("pointermove", (event) => this.pointAt(event));
+    this.svg.addEventListener("pointerleave", () => this.moveCursor(null));
+    this.svg.addEventListener("blur", () => this.moveCursor(null));
+    this.svg.addEventListener("keydown", (event) => this.step(event));
+  }
+
+  // -- scales
+
+  scale(lines) {
+    this.width = Math.max(this.host.clientWidth, 200);
+    this.isWide = this.width >= WIDE;
+    this.height = this.isWide ? (this.spec.height ?? 260) : 200;
+    const named = lines.length > 1;
+    const rules = this.spec.rules ?? [];
+    const ys = [...lines.flatMap((line) => line.y.filter((y) => y !== null)), ...rules.map((rule) => rule.y)];
+    let [low, high] = [ys.reduce((a, b) => Math.min(a, b)), ys.reduce((a, b) => Math.max(a, b))];
+    if (this.spec.zero) low = Math.min(low, 0);
+    if (low === high) [low, high] = [low - Math.abs(low || 1) * 0.5, high + Math.abs(high || 1) * 0.5];
+    this.yTicks = ticks(low, high, this.isWide ? 5 : 4);
+    [this.low, this.high] = [Math.min(low, this.yTicks[0]), Math.max(high, this.yTicks.at(-1))];
+    const xs = lines.flatMap((line) => [line.x[0], line.x.at(-1)]);
+    this.first = this.kind === "time" ? Math.min(...xs) : 0;
+    this.last = this.kind === "time" ? Math.max(this.now, ...xs) : Math.max(...xs, this.kind === "log" ? 10 : 1);
+    if (this.last <= this.first) this.last = this.first + 1;
+    const widest = Math.max(...this.yTicks.map((y) => shortNumber(y).length));
+    const longest = Math.max(...lines.map((line) => line.name.length));
+    this.left = 14 + 7 * widest;
+    this.right = named && this.isWide ? Math.min(24 + 6.6 * longest, this.width * 0.3) : 14;
+    [this.top, this.bottom] = [26, this.spec.x_label ? 42 : 24];
+    set(this.svg, { viewBox: `0 0 ${this.width} ${this.height}`, width: this.width, height: this.height });
+  }
+
+  x(value) {
+    const inner = this.width - this.left - this.right;
+    const place = this.kind === "log" ? Math.log1p(value) / Math.log1p(this.last) : (value - this.first) / (this.last - this.first);
+    return this.left + inner * place;
+  }
+
+  y(value) {
+    const inner = this.height - this.top - this.bottom;
+    return this.top + inner * (1 - (value - this.low) / (this.high - this.low));
+  }
+
+  // -- drawing
+
+  drawAxes() {
+    const end = this.width - this.right;
+    const grid = pool(this.groups.lattice, "line", this.yTicks.length);
+    const yNames = pool(this.groups["y-axis"], "text", this.yTicks.length);
+    this.yTicks.forEach((value, i) => {
+      const y = Math.round(this.y(value)) + 0.5;
+      set(grid[i], { x1: this.left, x2: end, y1: y, y2: y, class: value === 0 ? "base" : "" });
+      set(yNames[i], { x: this.left - 8, y: y + 4, "text-anchor": "end" });
+      write(yNames[i], shortNumber(value));
+    });
+    const room = Math.max(2, Math.floor((end - this.left) / 90));
+    const found = this.xTicks(room);
+    const xNames = pool(this.groups["x-axis"], "text", found.length);
+    found.forEach(({ value, name }, i) => {
+      const x = this.x(value);
+      const anchor = x > end - 18 ? "end" : x < this.left + 14 ? "start" : "middle";
+      set(xNames[i], { x: x.toFixed(1), y: this.height - this.bottom + 18, "text-anchor": anchor });
+      write(xNames[i], name);
+    });
+    set(this.unit, { x: 2, y: 12, class: "unit" });
+    write(this.unit, this.spec.unit ?? "");
+    set(this.xLabel, { x: end, y: this.height - 6, "text-anchor": "end", class: "unit" });
+    write(this.xLabel, this.spec.x_label ?? "");
+    this.drawRules(end);
+  }
+
+  xTicks(room) {
+    if (this.kind === "time") return timeTicks(this.first, this.last, room);
+    const values = this.kind === "log" ? logTicks(this.last) : ticks(this.first, this.last, room).filter((x) => x <= this.last);
+    return values.map((value) => ({ value, name: shortNumber(value) }));
+  }
+
+  drawRules(end) {
+    const rules = this.spec.rules ?? [];
+    const drawn = pool(this.groups.rules, "line", rules.length);
+    const names = pool(this.groups["rule-names"], "text", rules.length);
+    rules.forEach((rule, i) => {
+      const y = this.y(rule.y);
+      set(drawn[i], { x1: this.left, x2: end, y1: y, y2: y });
+      set(names[i], { x: end, y: y - 5, "text-anchor": "end" });
+      write(names[i], rule.name);
+    });
+  }
+
+  drawLines(lines) {
+    const paths = pool(this.groups.lines, "path", lines.length);
+    lines.forEach((line, i) => set(paths[i], { d: this.path(line), class: `line line-${line.colour}` }));
+    const dots = pool(this.groups.ends, "circle", lines.length);
+    lines.forEach((line, i) => {
+      const at = line.y.findLastIndex((y) => y !== null);
+      const place = at < 0 ? { cx: -9, cy: -9 } : { cx: this.x(line.x[at]).toFixed(1), cy: this.y(line.y[at]).toFixed(1) };
+      set(dots[i], { ...place, r: line.style === "thin" ? 2 : 3, class: `end line-${line.colour}` });
+    });
+  }
+
+  path(line) {
+    const steps = line.style === "step";
+    let text = "";
+    let isPenDown = false;
+    line.y.forEach((value, i) => {
+      if (value === null) {
+        isPenDown = false;
+        return;
+      }
+      const [x, y] = [this.x(line.x[i]).toFixed(1), this.y(value).toFixed(1)];
+      text += !isPenDown ? `M${x},${y}` : steps ? `H${x}V${y}` : `L${x},${y}`;
+      isPenDown = true;
+    });
+    return steps && isPenDown ? `${text}H${this.x(this.last).toFixed(1)}` : text;
+  }
+
+  drawLabels(lines) {
+    const named = lines.length > 1;
+    const beside = named && this.isWide ? this.placed(lines) : [];
+    const names = pool(this.groups.names, "text", beside.length);
+    beside.forEach(({ line, x, y }, i) => {
+      set(names[i], { x: x.toFixed(1), y: (y + 4).toFixed(1), class: `line-${line.colour}` });
+      write(names[i], line.name);
+    });
+    const inList = named && !this.isWide ? lines : [];
+    if (this.legend.children.length !== inList.length) {
+      this.legend.replaceChildren(...inList.map(() => element("li", {})));
+    }
+    inList.forEach((line, i) => {
+      this.legend.children[i].className = `line-${line.colour}`;
+      write(this.legend.children[i], line.name);
+    });
+  }
+
+  /** Names at the ends of their lines; those that would overlap stand above each other, the lowest at its place. */
+  placed(lines) {
+    const found = lines.map((line) => {
+      const at = line.y.findLastIndex((y) => y !== null);
+      // In the margin where lines end at different times, so that no name covers another line.
+      const end = this.kind === "time" ? this.width - this.right : this.x(line.x[Math.max(at, 0)]);
+      return { line, x: end + 8, y: this.y(line.y[at] ?? this.low) };
+    });
+    found.sort((a, b) => b.y - a.y);
+    found.forEach((name, i) => {
+      for (const lower of found.slice(0, i)) {
+        const overlaps = Math.abs(lower.x - name.x) < 7 * Math.max(lower.line.name.length, name.line.name.length);
+        if (overlaps) name.y = Math.min(name.y, lower.y - 14);
+      }
+    });
+    return found;
+  }
+
+  // -- reading values
+
+  get stops() {
+    return this.lines.reduce((most, line) => (line.x.length > most.length ? line.x : most), []);
+  }
+
+  pointAt(event) {
+    const box = this.svg.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * this.width;
+    const stops = this.stops;
+    let best = 0;
+    for (let i = 1; i < stops.length; i++) {
+      if (Math.abs(this.x(stops[i]) - x) < Math.abs(this.x(stops[best]) - x)) best = i;
+    }
+    this.moveCursor(stops[best]);
+  }
+
+  step(event) {
+    const stops = this.stops;
+    const moves = { ArrowLeft: -1, ArrowRight: 1, Home: -stops.length, End: stops.length };
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    const at = this.cursor === null ? stops.length - 1 : stops.indexOf(this.cursor);
+    this.moveCursor(stops[Math.min(Math.max(at + moves[event.key], 0), stops.length - 1)]);
+  }
+
+  moveCursor(value) {
+    this.cursor = value ?? null;
+    this.drawCursor();
+  }
+
+  valueAt(line, x) {
+    let at = line.x.findLastIndex((stop) => stop <= x);
+    if (at < 0 && this.kind !== "time") at = 0;
+    return at < 0 ? null : line.y[at];
+  }
+
+  xName(value) {
+    return this.kind === "time" ? clock(value, true) : `${shortNumber(value)} ${this.spec.x_label?.split(" ")[0] ?? ""}`;
+  }
+
+  drawCursor() {
+    const isOn = this.cursor !== null && this.lines?.length > 0;
+    const [mark] = pool(this.groups.cursor, "line", isOn ? 1 : 0);
+    this.readout.hidden = !isOn;
+    if (!isOn) return;
+    const x = this.x(this.cursor);
+    set(mark, { x1: x, x2: x, y1: this.top, y2: this.height - this.bottom });
+    const shown = this.lines.map((line) => [line, this.valueAt(line, this.cursor)]).filter(([, y]) => y !== null && y !== undefined);
+    this.readout.replaceChildren(
+      element("strong", {}, this.xName(this.cursor)),
+      ...shown.map(([line, y]) => element("span", { class: `line-${line.colour}` }, `${line.name} ${shortNumber(y, 4)}`)),
+    );
+    const room = this.width - this.readout.offsetWidth;
+    this.readout.style.transform = `translate(${Math.max(0, Math.min(x + 10, room))}px, ${this.svg.offsetTop + this.top}px)`;
+  }
+
+  fillTable() {
+    const stops = this.stops;
+    const step = Math.max(1, Math.ceil(stops.length / ROWS));
+    const rows = stops.filter((_, i) => (stops.length - 1 - i) % step === 0);
+    const head = element("tr", {}, element("th", { scope: "col" }, this.kind === "time" ? "Time" : this.spec.x_label));
+    this.lines.forEach((line) => head.append(element("th", { scope: "col" }, line.name)));
+    const body = rows.map((x) => {
+      const row = element("tr", {}, element("th", { scope: "row" }, this.kind === "time" ? clock(x, true) : shortNumber(x)));
+      this.lines.forEach((line) => row.append(element("td", {}, shortNumber(this.valueAt(line, x), 4))));
+      return row;
+    });
+    const caption = element("caption", { class: "hidden" }, this.spec.label);
+    const table = element("table", {}, caption, element("thead", {}, head), element("tbody", {}, ...body));
+    const around = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": this.spec.label }, table);
+    this.table.replaceChildren(this.table.firstElementChild, around);
+  }
+}

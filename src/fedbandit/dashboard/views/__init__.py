@@ -1,0 +1,1 @@
+"""One view per module, each a function from a look to a frame."""

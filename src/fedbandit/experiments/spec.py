@@ -1,0 +1,194 @@
+"""A spec names a run completely, all but its seed, and has a short readable id."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedbandit.algorithms.base import Rule
+from fedbandit.algorithms.catalog import rule_from_dict
+from fedbandit.core.arrays import whole_at_least
+from fedbandit.errors import FormatError, InvalidParameter
+from fedbandit.experiments.hypercube import Hypercube
+from fedbandit.simulation.participation import PARTICIPATION, ByRows, Participation, episodes, sequence
+from fedbandit.simulation.real import EVERY
+from fedbandit.simulation.worlds import World
+
+SIMULATE: Mapping[str, Any] = {"name": "simulate"}
+EVERY_WORLD: dict[str, Callable[..., World]] = {**EVERY, Hypercube.name: Hypercube}
+EVERY_PATTERN: dict[str, Callable[..., Participation]] = {
+    **PARTICIPATION,
+    ByRows.name: ByRows,
+    "sequence": sequence,
+    "episodes": episodes,
+}
+KNOBS = {"FedLinUCB": ("a", "alpha"), "AsyncLinUCB": ("g", "gamma_up"), "DisLinUCB": ("D", "threshold")}
+ID_DIGITS = 6
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Spec:
+    """What is run: a rule, a world, who participates, how many agents and rounds, and by which driver.
+
+    Two specs are equal if their canonical JSON is; `id` is the same in every session and on every machine.
+
+    >>> import fedbandit as fb
+    >>> rule = fb.FedLinUCB(dim=15, alpha=1.0, beta=0.5)
+    >>> make_spec(rule, fb.worlds.uniform(dim=15), n_agents=15, n_rounds=30_000).id
+    'fedlinucb-uniform-d15-m15-a1-ce7380'
+    """
+
+    rule: Mapping[str, Any]
+    world: Mapping[str, Any]
+    participation: Mapping[str, Any]
+    n_agents: int
+    n_rounds: int
+    record: str | tuple[int, ...] = "log"
+    driver: Mapping[str, Any] = field(default_factory=lambda: SIMULATE)
+
+    def __post_init__(self) -> None:
+        whole_at_least(self.n_agents, 1, "n_agents")
+        whole_at_least(self.n_rounds, 1, "n_rounds")
+        for name in ("rule", "world", "participation", "driver"):
+            object.__setattr__(self, name, _canonical(getattr(self, name)))
+        if not isinstance(self.record, str):
+            object.__setattr__(self, "record", tuple(int(t) for t in self.record))
+
+    @functools.cached_property
+    def canonical(self) -> str:
+        """The one JSON text of this spec: sorted keys, no spaces, whole numbers without a point."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @functools.cached_property
+    def id(self) -> str:
+        """Algorithm, world, sizes and tuning knob to read, and six digits of a hash to be sure."""
+        digest = hashlib.sha256(self.canonical.encode()).hexdigest()[:ID_DIGITS]
+        parts = [_slug(self.rule), str(self.world["name"]), f"d{self.dim}", f"m{self.n_agents}", *_knob(self.rule)]
+        if self.driver["name"] != "simulate":
+            parts.append(str(self.driver["name"]).rpartition(":")[2])
+        return "-".join([*parts, digest])
+
+    @property
+    def dim(self) -> int:
+        """Number of features d."""
+        return int(self.rule["dim"])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Spec) and self.canonical == other.canonical
+
+    def __hash__(self) -> int:
+        return hash(self.canonical)
+
+    def make_rule(self) -> Rule:
+        """The rule, ready to make agents."""
+        return rule_from_dict(dict(self.rule))
+
+    def make_world(self) -> World:
+        """The world, ready to be streamed."""
+        world: World = _make(EVERY_WORLD, self.world, "world")
+        return world
+
+    def make_participation(self) -> Participation:
+        """Who is active."""
+        pattern: Participation = _make(EVERY_PATTERN, self.participation, "participation")
+        return pattern
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**values, "record": self.record if isinstance(self.record, str) else list(self.record)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Spec:
+        """The spec of a dictionary made by `to_dict`."""
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise FormatError(f"expected a spec as written by Spec.to_dict: {error}") from None
+
+
+def make_spec(
+    rule: Rule,
+    world: World,
+    *,
+    n_agents: int,
+    n_rounds: int,
+    participation: Participation | None = None,
+    record: str | Sequence[int] = "log",
+    driver: Mapping[str, Any] = SIMULATE,
+) -> Spec:
+    """The spec of a run given by objects: the same arguments as `fb.simulate`, without the seed."""
+    return Spec(
+        rule=rule.to_dict(),
+        world=_describe(world, EVERY_WORLD, "world"),
+        participation={"name": "uniform"}
+        if participation is None
+        else _describe(participation, EVERY_PATTERN, "participation"),
+        n_agents=n_agents,
+        n_rounds=n_rounds,
+        record=record if isinstance(record, str) else tuple(record),
+        driver=driver,
+    )
+
+
+def _describe(thing: Any, known: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """A dataclass with a name as a plain dictionary."""
+    if getattr(thing, "name", None) not in known or not dataclasses.is_dataclass(thing) or isinstance(thing, type):
+        raise InvalidParameter(f"expected a {what} among {', '.join(known)}, which a spec can name; got {thing!r}")
+    return {"name": thing.name, **dataclasses.asdict(thing)}  # type: ignore[attr-defined]
+
+
+def _make(known: Mapping[str, Callable[..., Any]], data: Mapping[str, Any], what: str) -> Any:
+    numbers = dict(data)
+    name = numbers.pop("name", None)
+    if name not in known:
+        raise InvalidParameter(f"expected a {what} among {', '.join(known)}, got {name!r}")
+    try:
+        # An explicit list of agents is the one argument that its maker takes by position.
+        lists = [numbers.pop(key) for key in ("agents", "sets") if key in numbers]
+        return known[name](*lists, **numbers)
+    except TypeError as error:
+        raise InvalidParameter(f"the {what} {name!r} cannot be made from {numbers}: {error}") from None
+
+
+def _canonical(value: Any) -> Any:
+    """The same values with one way to write each: whole floats as ints, infinity as a word, nothing for None."""
+    if isinstance(value, Mapping):
+        return {str(key): _canonical(item) for key, item in sorted(value.items()) if item is not None}
+    if isinstance(value, (list, tuple)):
+        return [_canonical(item) for item in value]
+    if isinstance(value, float):
+        if math.isinf(value):
+            return "inf" if value > 0 else "-inf"
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    return value
+
+
+def _slug(rule: Mapping[str, Any]) -> str:
+    name = str(rule["algorithm"])
+    if name == "OFUL":
+        return f"oful-{rule['mode']}"
+    extras = [rule.get("join") and "join", rule.get("refresh") == "arrival" and "late", _trigger(rule)]
+    return "+".join([name.lower(), *(str(extra) for extra in extras if extra)])
+
+
+def _trigger(rule: Mapping[str, Any]) -> str | None:
+    return "spectral" if rule.get("trigger") == "spectral" else None
+
+
+def _knob(rule: Mapping[str, Any]) -> list[str]:
+    letter, name = KNOBS.get(str(rule["algorithm"]), ("", ""))
+    return [f"{letter}{_short(rule[name])}"] if name else []
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else f"{float(value):.3g}".replace("e-0", "e-").replace("e+0", "e")
+
+
+__all__ = ["EVERY_PATTERN", "EVERY_WORLD", "SIMULATE", "Spec", "make_spec"]

@@ -1,0 +1,31 @@
+"""One file a question. `STUDIES` lists them in the order of the report."""
+
+from __future__ import annotations
+
+from fedbandit.errors import InvalidParameter
+from fedbandit.experiments.studies import (
+    articles,
+    asynchrony,
+    authors,
+    bias,
+    confidence,
+    delay,
+    lower_bound,
+    real,
+    scaling,
+    table1,
+    tradeoff,
+)
+from fedbandit.experiments.study import Study
+
+_IN_ORDER = (table1, authors, articles, tradeoff, lower_bound, bias, confidence, asynchrony, delay, scaling, real)
+STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _IN_ORDER}
+
+
+def chosen(name: str) -> list[Study]:
+    """The study of this name, or all of them."""
+    if name == "all":
+        return list(STUDIES.values())
+    if name not in STUDIES:
+        raise InvalidParameter(f"expected a study among {', '.join(STUDIES)} or 'all', got {name!r}")
+    return [STUDIES[name]]

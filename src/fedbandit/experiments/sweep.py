@@ -1,0 +1,127 @@
+"""Specs × seeds in processes, here or on a Ray cluster: can be interrupted, resumed, and survives runs that fail."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from fedbandit.errors import InvalidParameter
+from fedbandit.experiments.drivers import Outcome, play
+from fedbandit.experiments.spec import Spec
+from fedbandit.experiments.store import Failure, Store
+from fedbandit.experiments.workers import Cluster, Task, WorkersDied, in_processes
+
+Watch = Callable[["Finished"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One run is over: the processor time it took, and what came of it, or how it failed."""
+
+    task: Task
+    seconds: float
+    outcome: Outcome | None
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a sweep did: runs made now, runs that were there already, and those that failed."""
+
+    n_run: int
+    n_found: int
+    failures: tuple[Failure, ...]
+
+
+def pending(store: Store, tasks: Iterable[Task]) -> list[Task]:
+    """The runs that are not on disk yet, each once: the longest first so that no core idles at the end, then by seed.
+
+    By seed, so that a sweep that is interrupted has something of every spec.
+    """
+    unique = dict.fromkeys(tasks)
+    _refuse_twins(spec for spec, _ in unique)
+    missing = [(spec, seed) for spec, seed in unique if not store.has(spec, seed)]
+    return sorted(missing, key=lambda task: (-task[0].n_rounds, task[1]))
+
+
+def sweep(
+    store: Store,
+    tasks: Sequence[Task],
+    *,
+    n_jobs: int | None = None,
+    cluster: Cluster | None = None,
+    watch: Watch | None = None,
+) -> Tally:
+    """Run every (spec, seed) that is not on disk yet; by a KeyboardInterrupt nothing finished is lost.
+
+    `n_jobs` are processes on this machine (all cores when left out); with a `cluster` the runs go to Ray instead.
+    """
+    waiting = pending(store, tasks)
+    n_found = len(dict.fromkeys(tasks)) - len(waiting)
+    failures = []
+    for finished in _every(waiting, n_jobs or os.cpu_count() or 1, cluster):
+        spec, seed = finished.task
+        if finished.outcome is not None:
+            store.save(spec, seed, finished.outcome, finished.seconds)
+        if finished.failure is not None:
+            store.fail(finished.failure)
+            failures.append(finished.failure)
+        if watch is not None:
+            watch(finished)
+    return Tally(len(waiting) - len(failures), n_found, tuple(failures))
+
+
+def run_one(task: Task) -> Finished:
+    """Play one run on one BLAS thread; an error becomes a value, so that the others go on."""
+    from threadpoolctl import threadpool_limits
+
+    spec, seed = task
+    started = time.process_time()
+    try:
+        with threadpool_limits(limits=1):
+            outcome = play(spec, seed)
+    except Exception as error:  # noqa: BLE001 - whatever a run dies of belongs in the report, not in the way of others
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        failure = Failure(spec.id, seed, text, traceback.format_exc())
+        return Finished(task, time.process_time() - started, None, failure)
+    return Finished(task, time.process_time() - started, outcome, None)
+
+
+def _every(tasks: Sequence[Task], n_jobs: int, cluster: Cluster | None) -> Iterator[Finished]:
+    """All runs as they finish. When workers die, those who might have killed them go on alone, one by one."""
+    waiting = list(tasks)
+    while waiting:
+        done: set[Task] = set()
+        try:
+            for finished in in_processes(run_one, waiting, n_jobs, cluster):
+                done.add(finished.task)
+                yield finished
+            return
+        except WorkersDied as died:
+            suspects = [task for task in died.in_flight if task not in done]
+            yield from _one_by_one(suspects, cluster)
+            done.update(suspects)
+        waiting = [task for task in waiting if task not in done]
+
+
+def _one_by_one(suspects: Sequence[Task], cluster: Cluster | None) -> Iterator[Finished]:
+    for task in suspects:
+        try:
+            yield from in_processes(run_one, [task], 1, cluster)
+        except WorkersDied as died:
+            spec, seed = task
+            error = "WorkerDied: the process running it was killed (out of memory?)"
+            yield Finished(task, 0.0, None, Failure(spec.id, seed, error, str(died)))
+
+
+def _refuse_twins(specs: Iterable[Spec]) -> None:
+    seen: dict[str, Spec] = {}
+    for spec in specs:
+        if seen.setdefault(spec.id, spec) != spec:
+            raise InvalidParameter(f"two different specs share the id {spec.id}; change one of them a little")
+
+
+__all__ = ["Cluster", "Finished", "Tally", "Task", "pending", "run_one", "sweep"]

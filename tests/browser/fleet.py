@@ -1,0 +1,64 @@
+"""Agents that talk to a real server in this process, so that a page has something to show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+import fedbandit as fb
+from fedbandit.wire import codec
+from tests.live import LiveServer
+
+FEATURES = ("intercept", "sport", "politics", "culture", "science", "local", "evening", "weekend")
+THETA = (0.35, 0.4, -0.25, 0.1, 0.3, -0.1, 0.15, -0.35)
+
+
+class Shops:
+    """Some agents of one model; shops choose articles, visitors click or do not."""
+
+    def __init__(
+        self,
+        server: LiveServer,
+        model: str = "news",
+        names: Sequence[str] = ("shop-1", "shop-2", "shop-3"),
+        *,
+        alpha: float = 1.0,
+        seed: int = 0,
+        waiting: int = 0,
+    ) -> None:
+        self.server, self.model, self.waiting = server, model, waiting
+        self.tokens = {name: server.add_agent(model, name) for name in names}
+        rule = fb.FedLinUCB(dim=len(FEATURES), alpha=alpha, beta=0.5, lam=1.0)
+        self.agents = [rule.agent(name) for name in names]
+        self.rng = np.random.default_rng(seed)
+        self.weights = self.rng.dirichlet(np.full(len(names), 2.0))
+
+    def play(self, n_rounds: int) -> int:
+        """Some rounds; returns the number of exchanges."""
+        n_exchanges = 0
+        for _ in range(n_rounds):
+            agent = self.agents[self.rng.choice(len(self.agents), p=self.weights)]
+            topics = self.rng.integers(0, 2, size=(10, len(FEATURES))).astype(float)
+            topics[:, 0] = 1.0
+            topics /= np.linalg.norm(topics, axis=1, keepdims=True)
+            decision = agent.choose(topics)
+            reward = float(decision.x @ THETA + 0.2 * self.rng.standard_normal())
+            upload = agent.observe(decision, reward)
+            if upload is not None:
+                self._exchange(agent, upload)
+                n_exchanges += 1
+        return n_exchanges
+
+    def _exchange(self, agent, upload) -> None:
+        waiting = int(self.rng.integers(0, self.waiting + 1))
+        body = codec.encode(codec.request_of(upload, model_version=agent.model_version, waiting=waiting))
+        path, token = f"/v1/models/{self.model}/sync", self.tokens[agent.agent_id]
+        answer = self.server.request("POST", path, token=token, body=body)
+        assert answer.status == 200, answer.data
+        agent.adopt(codec.download_of(codec.decode_reply(answer.data)))
+
+
+def make_news(server: LiveServer, name: str = "news", **settings) -> None:
+    """The model that the shops learn."""
+    server.add_model(name, **{"dim": len(FEATURES), "features": list(FEATURES), "alpha": 1.0, **settings})

@@ -1,0 +1,11 @@
+"""Every view with the address it has on the server of these tests."""
+
+VIEWS = {
+    "overview": "/",
+    "model": "/models/news?with=shop-2",
+    "agents": "/models/news/agents",
+    "agent": "/models/news/agents/shop-2",
+    "simulation": "/simulation",
+    "api": "/docs",
+    "login": "/login",
+}

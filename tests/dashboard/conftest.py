@@ -1,0 +1,55 @@
+"""The page in this process: the whole application, its clock in our hands, and a client that is on this machine."""
+
+import httpx
+import pytest
+from anyio.from_thread import start_blocking_portal
+from starlette.routing import Router
+
+from fedbandit.dashboard.routes import page_routes
+from fedbandit.service import admin
+from fedbandit.service.app import make_app
+from tests.service.conftest import ADMIN_TOKEN, Service
+
+VIEWER = "viewer-token-of-the-tests"
+
+
+class Window(Service):
+    """The service with its page."""
+
+    def __init__(self, portal, **settings) -> None:
+        super().__init__(portal, **settings)
+        self.app: Router = make_app(self.parts, routes=page_routes(self.parts))
+        self.client = self.client_at("http://127.0.0.1:8700")
+
+    def client_at(self, address, *, client=("127.0.0.1", 50000)):
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=client)
+        return httpx.AsyncClient(transport=transport, base_url=address)
+
+    def show(self, path, *, token=ADMIN_TOKEN, **options):
+        """A page that must be there."""
+        answer = self.request("GET", path, token=token, **options)
+        assert answer.status_code == 200, (answer.status_code, answer.text[:500])
+        return answer.text
+
+    def sign_in(self, token, target="/"):
+        return self.request("POST", "/login", token="", data={"token": token, "next": target})
+
+
+def opened(**settings):
+    with start_blocking_portal() as portal:
+        made = Window(portal, **settings)
+        portal.call(made.parts.start)
+        portal.call(admin.first_admin_token, made.parts)
+        yield made
+        portal.call(made.client.aclose)
+        portal.call(made.parts.stop)
+
+
+@pytest.fixture
+def window():
+    yield from opened()
+
+
+@pytest.fixture
+def open_window():
+    yield from opened(open_page=True)

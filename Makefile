@@ -7,7 +7,7 @@ ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-DEMO_EXTRAS := cli,server,lab,data,page
+DEMO_EXTRAS := cli,server,lab,data
 DEV_EXTRAS := $(DEMO_EXTRAS),postgres,ray,test,dev
 BENCH_EXTRAS := $(DEV_EXTRAS),bench
 
@@ -34,6 +34,7 @@ demo: $(DEMO_READY)  ## show the product at work; options by ARGS="..."
 	$(BIN)/fedbandit demo $(ARGS)
 
 test: $(DEV_READY)  ## every test but the slow ones
+	@scripts/ensure-chromium
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) $(TESTS) $(ARGS)
 
 test-slow: $(DEV_READY)  ## long statistical and multi-process tests, one after the other

@@ -10,6 +10,7 @@ import typer
 import urllib3
 
 from fedbandit.errors import NotReachable, Refused
+from fedbandit.wire import codec
 
 Url = Annotated[str, typer.Option("--url", envvar="FEDBANDIT_URL", help="Address of the server.")]
 Token = Annotated[str, typer.Option("--token", envvar="FEDBANDIT_TOKEN", help="Token of an administrator.")]
@@ -37,11 +38,22 @@ class Caller:
 
     def fetch(self, method: str, *path: str, body: Any = None, query: dict[str, Any] | None = None) -> bytes:
         """The bytes of an answer; a refusal is raised with the server's own words."""
-        address = "/".join([self._url, "v1", *(quote(part, safe="") for part in path)])
         content = None if body is None else json.dumps(body).encode()
         headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
+        address = self._address(*path)
         if query:
             address += "?" + "&".join(f"{name}={quote(str(value), safe='')}" for name, value in query.items())
+        return self._request(method, address, content, headers)
+
+    def send_upload(self, model: str, token: str, body: bytes) -> bytes:
+        """One exchange in the name of the agent whose token this is."""
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": codec.CONTENT_TYPE}
+        return self._request("POST", self._address("models", model, "sync"), body, headers)
+
+    def _address(self, *path: str) -> str:
+        return "/".join([self._url, "v1", *(quote(part, safe="") for part in path)])
+
+    def _request(self, method: str, address: str, content: bytes | None, headers: dict[str, str]) -> bytes:
         try:
             answer = self._http.request(method, address, body=content, headers=headers)
         except urllib3.exceptions.HTTPError as error:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedbandit.cli.calls import DEFAULT_URL, AsJson, CaCert, Caller, Token, Url, print_json, print_table, shown
+from fedbandit.cli.warm_start import create_with_history, read_history
 from fedbandit.core.radius import KINDS
 
 app = typer.Typer(no_args_is_help=True, help="Models on a server.")
@@ -18,7 +19,7 @@ IN_A_LIST = ["name", "dim", "lam", "alpha", "effective_alpha", "version", "n_obs
 @app.command()
 def create(
     name: Name,
-    dim: Annotated[int, typer.Option(help="Features d.")],
+    dim: Annotated[int | None, typer.Option(help="Features d; a warm start knows them from its log.")] = None,
     lam: Annotated[float, typer.Option(help="Ridge λ.")] = 1.0,
     alpha: Annotated[float, typer.Option(help="Determinant growth that triggers an exchange.")] = 1.0,
     beta: Annotated[
@@ -33,6 +34,9 @@ def create(
     action_bound: Annotated[float | None, typer.Option(help="L ≥ ‖x‖; uploads beyond it are refused.")] = None,
     reward_bound: Annotated[float | None, typer.Option(help="Largest |r|; uploads beyond it are refused.")] = None,
     features: Annotated[str | None, typer.Option(help="Names of the features: a,b,c.")] = None,
+    warm_start: Annotated[
+        Path | None, typer.Option(help="Begin with a log (csv or parquet), as the contribution of an agent 'history'.")
+    ] = None,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
     token: Token = "",
@@ -61,7 +65,14 @@ def create(
             "action_bound": action_bound if radius == "paper" else None,
         }
         body["radius"] = {"kind": radius, **{key: value for key, value in numbers.items() if value is not None}}
-    _print_model(Caller(url, token, ca_cert).call("POST", "models", body=body), as_json)
+    caller = Caller(url, token, ca_cert)
+    if warm_start is not None:
+        upload = read_history(warm_start, body)
+        _print_model(create_with_history(caller, body, upload), as_json)
+        return
+    if dim is None:
+        raise typer.BadParameter("give --dim, or --warm-start with a log")
+    _print_model(caller.call("POST", "models", body=body), as_json)
 
 
 @app.command("list")

@@ -22,6 +22,7 @@ from fedbandit.cli.plan import plan
 from fedbandit.cli.serve import serve
 from fedbandit.cli.simulate import simulate
 from fedbandit.cli.study import study
+from fedbandit.cli.tokens import app as tokens
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -56,6 +57,7 @@ app.command(rich_help_panel="Run a fleet")(serve)
 app.command(rich_help_panel="Run a fleet")(agent)
 app.add_typer(models, name="models", rich_help_panel="Run a fleet")
 app.add_typer(agents, name="agents", rich_help_panel="Run a fleet")
+app.add_typer(tokens, name="tokens", rich_help_panel="Run a fleet")
 
 
 def main() -> None:

@@ -131,7 +131,7 @@ def login_page(target: str, problem: str = "", *, status: int = 200) -> HTMLResp
             "p",
             "The server prints an administrator's token at its first start. With it, anybody who shall only look gets "
             "a token of their own by ",
-            tag("a", tag("code", "POST /v1/tokens"), href="/docs#post-v1-tokens"),
+            tag("code", "fedbandit tokens add NAME"),
             ".",
         ),
     )

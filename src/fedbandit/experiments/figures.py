@@ -48,7 +48,7 @@ SERIES = (
     Look("#e69f00", (0, (6, 2, 1, 2)), "s"),
     Look(INK, (0, (2, 2)), "X"),
 )
-SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 STYLE: Any = {
     "svg.fonttype": "path",
     "svg.hashsalt": "fedbandit",
@@ -181,10 +181,10 @@ def log_ticks(low: float, high: float) -> list[float]:
 def short(value: float) -> str:
     """A tick's number: 0.01, 3, 20k, 5M.
 
-    >>> short(0.05), short(2000.0), short(1e6), short(1e12)
-    ('0.05', '2k', '1M', '10¹²')
+    >>> short(0.05), short(2000.0), short(1e6), short(1e12), short(3e-5)
+    ('0.05', '2k', '1M', '10¹²', '3·10⁻⁵')
     """
-    if abs(value) >= 1e10:
+    if value > 0 and not 1e-4 <= value < 1e10:
         power = math.floor(math.log10(value) + 1e-9)
         digits = f"{value / 10.0**power:.2g}"
         return ("" if digits == "1" else f"{digits}·") + "10" + str(power).translate(SUPERSCRIPT)

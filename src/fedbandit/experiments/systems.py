@@ -21,14 +21,14 @@ def fed(
     return FedLinUCB(dim=dim, beta=beta, lam=lam, alpha=alpha, join=options, refresh=refresh, trigger=trigger)
 
 
-def asynchronous(*, dim: int, beta: Beta, gamma: float, lam: float = 1.0) -> AsyncLinUCB:
+def asynchronous(*, dim: int, beta: Beta, gamma: float, lam: float = 1.0, enrolment: str = "start") -> AsyncLinUCB:
     """Async-LinUCB with one ratio for uploads and pushes."""
-    return AsyncLinUCB(dim=dim, beta=beta, lam=lam, gamma_up=gamma, gamma_down=gamma)
+    return AsyncLinUCB(dim=dim, beta=beta, lam=lam, gamma_up=gamma, gamma_down=gamma, enrolment=enrolment)
 
 
-def synchronous(*, dim: int, beta: Beta, threshold: float, lam: float = 1.0) -> DisLinUCB:
+def synchronous(*, dim: int, beta: Beta, threshold: float, lam: float = 1.0, enrolment: str = "start") -> DisLinUCB:
     """DisLinUCB with threshold D."""
-    return DisLinUCB(dim=dim, beta=beta, lam=lam, threshold=threshold)
+    return DisLinUCB(dim=dim, beta=beta, lam=lam, threshold=threshold, enrolment=enrolment)
 
 
 def shared(*, dim: int, beta: Beta, lam: float = 1.0) -> OFUL:

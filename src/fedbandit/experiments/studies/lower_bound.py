@@ -94,7 +94,7 @@ def analyse(results: Results) -> Answer:
     axis.axvline(1.0, color=INK, linewidth=1.0, linestyle=":")
     axis.annotate(
         "M / log(T/M) messages",
-        (1.0, 0.04),
+        (1.0, 0.5),
         xycoords=("data", "axes fraction"),
         xytext=(4, 0),
         textcoords="offset points",

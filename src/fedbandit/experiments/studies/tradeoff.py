@@ -222,6 +222,8 @@ def _notes() -> list[str]:
         "Uniform: d = 15, β = 0.5 (1.67 at high noise), λ = 1. Articles: d = 25, Li and Wang's radius, λ = 0.1. "
         "Noise 0.1 and 1.",
         "FedLinUCB over α, Async-LinUCB over γ, DisLinUCB over D as multiples of T/(d log T).",
+        "The servers of Async-LinUCB and DisLinUCB know the whole fleet from the start, so that a newcomer may have a "
+        "model before it first acts; FedLinUCB has that only with join.",
         "DisLinUCB is shown at its best here: everybody can be polled at any moment (see the study of asynchrony).",
         "Two curves that both use a fixed radius compare communication schemes, not guarantees.",
     ]

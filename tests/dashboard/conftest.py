@@ -3,7 +3,6 @@
 import httpx
 import pytest
 from anyio.from_thread import start_blocking_portal
-from starlette.routing import Router
 
 from fedbandit.dashboard.routes import page_routes
 from fedbandit.service import admin
@@ -18,7 +17,7 @@ class Window(Service):
 
     def __init__(self, portal, **settings) -> None:
         super().__init__(portal, **settings)
-        self.app: Router = make_app(self.parts, routes=page_routes(self.parts))
+        self.app = make_app(self.parts, routes=page_routes(self.parts))
         self.client = self.client_at("http://127.0.0.1:8700")
 
     def client_at(self, address, *, client=("127.0.0.1", 50000)):

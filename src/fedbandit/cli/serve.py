@@ -26,6 +26,9 @@ def serve(
     open_page: Annotated[
         bool | None, typer.Option("--open-page", help="Show the page without a token, on this machine only.")
     ] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(help="Let pages of this origin in as agents (CORS); may be repeated.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error (default: info).")] = None,
     max_batch: Annotated[int | None, typer.Option(help="Uploads in one transaction (default: 128).")] = None,
     max_queue: Annotated[int | None, typer.Option(help="Waiting uploads per model, then 503 (default: 1024).")] = None,
@@ -50,6 +53,7 @@ def serve(
         "client_ca": client_ca,
         "insecure": insecure,
         "open_page": open_page,
+        "allow_origin": tuple(allow_origin) if allow_origin else None,
         "log_level": log_level,
         "max_batch": max_batch,
         "max_queue": max_queue,

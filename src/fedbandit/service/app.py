@@ -12,18 +12,20 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.types import ASGIApp
 
 from fedbandit.errors import FedbanditError
 from fedbandit.service import api, problems, watch
 from fedbandit.service.guard import Guard
 from fedbandit.service.openapi import with_exchange
+from fedbandit.service.origins import Origins
 from fedbandit.service.parts import Parts
 from fedbandit.service.sync import SyncEndpoint
 
 HTTP_CODES = {400: "invalid_input", 404: "not_found", 405: "method_not_allowed"}
 
 
-def make_app(parts: Parts, *, routes: Sequence[BaseRoute] = ()) -> Router:
+def make_app(parts: Parts, *, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
     """The whole server; its lifespan opens the store and drains at the end. `routes` come before the JSON surface."""
 
     @asynccontextmanager
@@ -40,7 +42,9 @@ def make_app(parts: Parts, *, routes: Sequence[BaseRoute] = ()) -> Router:
         Mount("/", Guard(make_json_app(parts), parts)),
     ]
     # A bare router: an application's middleware would cost every exchange, and the guard does its work.
-    return Router(everything, lifespan=lifespan)
+    router = Router(everything, lifespan=lifespan)
+    allowed = parts.settings.allow_origin
+    return Origins(router, allowed) if allowed else router
 
 
 def make_json_app(parts: Parts) -> FastAPI:

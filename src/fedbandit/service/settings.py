@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from fedbandit.errors import InvalidParameter
+from fedbandit.service.origins import check_origins
 
 PREFIX = "FEDBANDIT_"
 MEMORY = "memory:"
@@ -29,6 +30,7 @@ class ServerSettings:
     client_ca: str = ""  # only clients with a certificate of this authority may connect
     insecure: bool = False  # listen beyond this machine without TLS
     open_page: bool = False  # show the page to anybody on this machine, without a token
+    allow_origin: tuple[str, ...] = ()  # pages of these origins may use the agents' routes; * for any
     admin_token: str = ""  # instead of one that is made and printed at the first start
     log_level: str = "info"
     max_batch: int = 128  # uploads in one transaction
@@ -57,6 +59,7 @@ class ServerSettings:
             raise InvalidParameter("client_ca needs tls_cert and tls_key")
         if self.database and not self.database.startswith(("postgresql://", "postgres://", MEMORY)):
             raise InvalidParameter("expected database as postgresql://…")
+        check_origins(self.allow_origin)
         if self.open_page and not is_loopback(self.host):
             raise InvalidParameter(f"open_page works on this machine only, and the server would listen on {self.host}")
         if not (self.insecure or self.tls_cert or is_loopback(self.host)):
@@ -116,10 +119,20 @@ def _typed(name: str, value: Any, kind: type) -> Any:
         if str(value).lower() not in words:
             raise InvalidParameter(f"expected {name} to be true or false, got {value!r}")
         return words[str(value).lower()]
+    if kind == tuple[str, ...]:
+        return _several(name, value)
     try:
         return kind(value)
     except (TypeError, ValueError):
         raise InvalidParameter(f"expected {name} as {kind.__name__}, got {value!r}") from None
+
+
+def _several(name: str, value: Any) -> tuple[str, ...]:
+    """A list of a file, or the environment's text with commas."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not (isinstance(parts, list | tuple) and all(isinstance(part, str) for part in parts)):
+        raise InvalidParameter(f"expected {name} as a list of texts, got {value!r}")
+    return tuple(part.strip() for part in parts if part.strip())
 
 
 def is_loopback(host: str) -> bool:

@@ -148,3 +148,10 @@ def test_growth_never_exceeds_the_information_of_the_data(seed, dim, n, lam):
     Sigma = lam * np.eye(dim) + before.T @ before
     growth = np.linalg.slogdet(Sigma + X.T @ X)[1] - np.linalg.slogdet(Sigma)[1]
     assert growth <= information(packed(X, np.zeros(n)), dim, lam) * (1 + 1e-9) + 1e-9
+
+
+def test_entries_beyond_every_scale_of_the_diagonal_are_refused_without_a_warning():
+    """Found by fuzzing: squares of such ratios overflowed, and numpy said so on the server's standard error."""
+    Sigma = np.array([[1e-150, 1e150], [1e150, 1e-150]])
+    with pytest.raises(ImplausibleUpload):
+        require_plausible(from_matrix(Sigma, n_obs=1.0), 2)

@@ -107,7 +107,8 @@ def _require_rank(n_obs: float, triangle: Vector, diagonal: Vector) -> None:
     if trace < math.sqrt(TINY):
         return
     scaled, spread = triangle / trace, diagonal / trace
-    squares = 2.0 * float(scaled @ scaled) - float(spread @ spread)
+    with np.errstate(over="ignore"):  # only where no data can give Σ: the factorisation that follows refuses it
+        squares = 2.0 * float(scaled @ scaled) - float(spread @ spread)
     if n_obs * squares < 1 - 1e-6:
         raise ImplausibleUpload(f"n_obs = {n_obs:g} observations cannot give a Σ of rank above {n_obs:g}")
 

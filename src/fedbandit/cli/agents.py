@@ -1,4 +1,4 @@
-"""`fedbandit agents`: add, list, revoke, forget."""
+"""`fedbandit agents`: add, list, show, revoke, forget."""
 
 from __future__ import annotations
 
@@ -59,6 +59,23 @@ def list_agents(
         return
     print_table(IN_A_LIST, [[_cell(key, agent[key]) for key in IN_A_LIST] for agent in found["agents"]])
     typer.echo(f"{len(found['agents'])} of {found['total']}")
+
+
+@app.command()
+def show(
+    model: Model, name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = "", ca_cert: CaCert = None
+) -> None:
+    """One agent with its weight: its share of the information, and its pull on the estimate."""
+    caller = Caller(url, token, ca_cert)
+    agent = caller.call("GET", "models", model, "agents", name)
+    agent["weight"] = weight = caller.call("GET", "models", model, "agents", name, "weight")
+    if as_json:
+        print_json(agent)
+        return
+    told = {key: _cell(key, agent[key]) for key in [*IN_A_LIST, "incarnation", "alpha", "worst_alpha", "model_version"]}
+    told["share of information"] = f"{weight['share']:.1%}"
+    told["pull on the estimate"] = f"{weight['pull']:.4g}, where β = {weight['beta']:.4g}"
+    print_table(["", ""], [[key, value] for key, value in told.items()])
 
 
 @app.command()

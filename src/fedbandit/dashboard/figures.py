@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedbandit.algorithms.messages import stats_from_bytes
 from fedbandit.core.arrays import Vector
 from fedbandit.core.ridge import RidgeModel
-from fedbandit.core.statistics import SufficientStats, pack_symmetric, packed_length
+from fedbandit.core.statistics import pack_symmetric, packed_length
 from fedbandit.dashboard.guarantee import Guarantee, assess
 from fedbandit.service.model import Model
 from fedbandit.service.stores.base import Sample, State
+from fedbandit.service.weight import without
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +91,12 @@ def picture_of(state: State) -> Picture:
 def pull_of(picture: Picture, contribution: bytes, limit: int) -> Pull:
     """What one agent's data do to θ̂, by taking them out and fitting again."""
     stats = stats_from_bytes(contribution, picture.model.settings.dim)
-    without = RidgeModel(_at_least_prior(picture.ridge.stats - stats, picture.model.settings.lam))
-    change = picture.ridge.theta_hat - without.theta_hat
+    rest = without(picture.ridge.stats, stats, picture.model.settings.lam)
+    change = picture.ridge.theta_hat - rest.theta_hat
     widths = picture.guarantee.beta * np.sqrt(np.diagonal(picture.ridge.inverse))
     order = np.argsort(-np.abs(change), kind="stable")[:limit]
     named = [Estimate(feature_name(picture.model, int(i)), float(change[i]), float(widths[i])) for i in order]
-    return Pull(picture.ridge.distance(without.theta_hat), named)
-
-
-def _at_least_prior(stats: SufficientStats, lam: float) -> SufficientStats:
-    """Σ with a diagonal of λ at least: taking out nearly all the data must not leave rounding errors below it."""
-    Sigma = stats.Sigma.copy()
-    np.fill_diagonal(Sigma, np.maximum(np.diagonal(Sigma), lam))
-    return replace(stats, Sigma=Sigma)
+    return Pull(picture.ridge.distance(rest.theta_hat), named)
 
 
 @dataclass(frozen=True, slots=True)

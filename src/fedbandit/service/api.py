@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -11,6 +12,7 @@ from fedbandit.service import admin
 from fedbandit.service.auth import require
 from fedbandit.service.parts import Parts
 from fedbandit.service.stores.base import PageQuery, Principal
+from fedbandit.service.weight import weigh
 from fedbandit.wire import codec
 
 router = APIRouter(prefix="/v1")
@@ -193,6 +195,14 @@ async def show_agent(model: str, agent: str, parts: Served, who: Reader) -> dict
     """One agent: last seen, incarnation, sequence, what it contributed."""
     require(who, "admin", "viewer", "agent", model=model, agent=agent)
     return (await parts.store.agent(model, agent)).to_dict()
+
+
+@router.get("/models/{model}/agents/{agent}/weight", dependencies=PEOPLE)
+async def weigh_agent(model: str, agent: str, parts: Served) -> dict[str, Any]:
+    """What the agent's data do to the model: its share of the information, and its pull on the estimate."""
+    contribution = await parts.store.contribution(model, agent)
+    state = await parts.store.state(model)
+    return (await asyncio.to_thread(weigh, state, contribution)).to_dict()
 
 
 @router.post("/models/{model}/agents/{agent}/revoke", dependencies=ADMIN)

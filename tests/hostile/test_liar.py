@@ -1,0 +1,113 @@
+"""An agent that lies within the rules cannot be told by its numbers; its weight is seen, and it can be undone.
+
+The sums are computed here from the rows themselves, by other formulas than the server's.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedbandit import SufficientStats, Upload
+from fedbandit.dashboard.words import number, percent
+from fedbandit.wire import codec
+from tests.dashboard.conftest import Window, opened
+from tests.live import running_server
+
+LAM = 2.0
+HONEST = ("shop-1", "shop-2", "shop-3")
+THETA = np.array([1.0, -1.0, 2.0])
+
+
+@pytest.fixture
+def window() -> Iterator[Window]:
+    yield from opened()
+
+
+def rows(agent: str) -> tuple[np.ndarray, np.ndarray]:
+    """Integer data, so that sums are exact in any order. The liar turns its rewards round, and sends many."""
+    rng = np.random.default_rng(sum(agent.encode()))
+    n = 120 if agent == "liar" else 40
+    X = rng.integers(-3, 4, size=(n, 3)).astype(float)
+    return X, (X @ THETA) * (-1.0 if agent == "liar" else 1.0) + rng.integers(-1, 2, size=n)
+
+
+def body(agent: str) -> bytes:
+    return codec.encode(codec.request_of(Upload(agent, "life-1-0123456789", 1, SufficientStats.of(*rows(agent)), 1.0)))
+
+
+def estimate(agents: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Σ and θ̂ by least squares over all rows and √λ rows of the prior."""
+    X = np.concatenate([np.sqrt(LAM) * np.eye(3), *(rows(agent)[0] for agent in agents)])
+    y = np.concatenate([np.zeros(3), *(rows(agent)[1] for agent in agents)])
+    return X.T @ X, np.linalg.lstsq(X, y, rcond=None)[0]
+
+
+def populate(call, tokens: dict[str, str]) -> None:
+    for agent, token in tokens.items():
+        assert call("POST", "/v1/models/news/sync", token, body(agent)) == 200
+
+
+def test_its_weight_is_shown_is_right_and_is_gone_when_it_is_forgotten(window: Window) -> None:
+    everybody = (*HONEST, "liar")
+    tokens = window.fleet(*everybody, lam=LAM)
+    populate(lambda m, p, t, b: window.request(m, p, token=t, content=b).status_code, tokens)
+    Sigma, theta = estimate(everybody)
+    prior = LAM * np.trace(np.linalg.inv(Sigma)) / 3
+    shares = {}
+    for agent in everybody:
+        weight = window.call("GET", f"/v1/models/news/agents/{agent}/weight")
+        others = tuple(name for name in everybody if name != agent)
+        change = theta - estimate(others)[1]
+        pull = float(np.sqrt(change @ Sigma @ change))
+        X = rows(agent)[0]
+        shares[agent] = weight["share"]
+        assert weight["share"] == pytest.approx(np.trace(np.linalg.solve(Sigma, X.T @ X)) / 3, rel=1e-9)
+        assert weight["pull"] == pytest.approx(pull, rel=1e-6)
+        assert weight["change"] == pytest.approx(change, rel=1e-6, abs=1e-9)
+        page = window.show(f"/models/news/agents/{agent}")
+        assert f"move by {number(pull)} " in page
+        assert percent(weight["share"]) in page
+    assert sum(shares.values()) + prior == pytest.approx(1.0, rel=1e-9)
+    pulls = {name: window.call("GET", f"/v1/models/news/agents/{name}/weight")["pull"] for name in everybody}
+    assert max(pulls, key=pulls.__getitem__) == "liar" and pulls["liar"] > 5 * 0.5  # far beyond β
+
+    window.call("POST", "/v1/models/news/agents/liar/forget")
+    after = window.portal.call(window.parts.store.state, "news").packed
+    window.call("POST", "/v1/models", {"name": "without", "dim": 3, "beta": 0.5, "lam": LAM})
+    for agent in HONEST:
+        token = window.call("POST", "/v1/models/without/agents", {"name": agent})["token"]
+        answer = window.request("POST", "/v1/models/without/sync", token=token, content=body(agent))
+        assert answer.status_code == 200
+    assert after == window.portal.call(window.parts.store.state, "without").packed  # to the last bit
+    gone = window.call("GET", "/v1/models/news/agents/liar/weight")
+    assert (gone["share"], gone["pull"], gone["change"]) == (0.0, 0.0, [0.0, 0.0, 0.0])
+    answer = window.request("POST", "/v1/models/news/sync", token=tokens["liar"], content=body("liar"))
+    assert answer.status_code == 409 and answer.json()["error"] == "stale_incarnation"
+
+
+def test_an_agent_that_sent_nothing_weighs_nothing(window: Window) -> None:
+    window.fleet("quiet")
+    weight = window.call("GET", "/v1/models/news/agents/quiet/weight")
+    assert weight == {"share": 0.0, "pull": 0.0, "beta": 0.5, "change": [0.0, 0.0, 0.0]}
+    assert window.request("GET", "/v1/models/news/agents/nobody/weight").status_code == 404
+
+
+def test_the_command_line_shows_the_weight_too(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        server.add_model("news", lam=LAM)
+        tokens = {agent: server.add_agent("news", agent) for agent in ("shop-1", "liar")}
+        populate(lambda m, p, t, b: server.request(m, p, token=t, body=b).status, tokens)
+        command = [sys.executable, "-m", "fedbandit", "agents", "show", "news", "liar", "--url", server.url]
+        environment = {"FEDBANDIT_TOKEN": server.admin_token, "PATH": "/usr/bin:/bin"}
+        shown = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=True).stdout
+        told = server.call("GET", "/v1/models/news/agents/liar/weight")
+        assert f"{told['share']:.1%}" in shown and f"{told['pull']:.4g}" in shown
+        as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, env=environment, check=True)
+        assert json.loads(as_json.stdout)["weight"] == told

@@ -57,7 +57,7 @@ PLACES: dict[str, Place] = {
 def plan(size: Size) -> list[Cell]:
     """Every offline data set, every system over its knob; one pass over the rows, each at the agent that owns it."""
     names = size.pick(tiny=("wine", "breast cancer"), quick=tuple(PLACES), full=tuple(PLACES))
-    seeds = size.seeds(quick=4, full=10)
+    seeds = size.seeds(quick=3, full=10)
     cells = []
     for name in names:
         place = PLACES[name]
@@ -83,9 +83,9 @@ def plan(size: Size) -> list[Cell]:
 def _rules(world: DataWorld, place: Place, size: Size) -> list[tuple[str, float, AnyRule]]:
     numbers: dict[str, Any] = {"dim": world.dim, "beta": place.beta, "lam": place.lam}
     every = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-    alphas = size.pick(tiny=(0.3, SHOWN_ALPHA), quick=(0.1, 0.3, 1.0, 10.0), full=every)
-    gammas = size.pick(tiny=(2.0,), quick=(1.5, 10.0), full=(1.5, 3.0, 10.0))
-    shares = size.pick(tiny=(0.3,), quick=(0.03, 0.3), full=(0.03, 0.1, 0.3))
+    alphas = size.pick(tiny=(0.3, SHOWN_ALPHA), quick=(0.3, 1.0, 10.0), full=every)
+    gammas = size.pick(tiny=(2.0,), quick=(3.0,), full=(1.5, 3.0, 10.0))
+    shares = size.pick(tiny=(0.3,), quick=(0.1,), full=(0.03, 0.1, 0.3))
     middle = match_communication(dim=world.dim, n_rounds=world.n_rows)
     return [
         (ALONE, 0.0, alone(**numbers)),

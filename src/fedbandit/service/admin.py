@@ -91,6 +91,8 @@ async def first_admin_token(parts: Parts, *, renew: bool = False) -> str | None:
         if len(given) < 16:
             raise InvalidParameter("expected an admin token of at least 16 characters")
         await parts.store.put_token(ENVIRONMENT, "admin", hash_token(given), now=parts.clock(), replace=True)
+    else:  # whoever takes the variable away means the token, too
+        await drop_token(parts, ENVIRONMENT)
     token = new_token()
     if given and not renew:
         return None

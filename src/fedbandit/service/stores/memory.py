@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import operator
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -197,7 +198,7 @@ class MemoryStore:
             model, agent = owner
             return Principal("agent", agent, model, self._row(model, agent).revoked)
         for name, (role, known) in self._tokens.items():
-            if known == token_hash:
+            if hmac.compare_digest(known, token_hash):
                 return Principal(role, name)
         return None
 

@@ -1,4 +1,4 @@
-"""The JavaScript client's example page, in a real browser, on another origin than the server, in a fleet with Python."""
+"""The JavaScript client's page in a real browser, on another origin than the server, in one fleet with Python."""
 
 from __future__ import annotations
 

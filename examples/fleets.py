@@ -1,0 +1,98 @@
+"""What the examples share: three ways for a fleet to learn, and one look for their figures."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import fedbandit as fb
+from fedbandit.experiments.figures import LOOKS, QUIET, Look, band, in_style, label_ends
+
+WAYS = {
+    "alone": LOOKS["OFUL independent"],
+    "together": LOOKS["FedLinUCB"],
+    "all shared": LOOKS["OFUL shared"],
+}
+
+
+@dataclass
+class Fleet:
+    """Agents that learn in one of three ways; `choose` and `observe` are the library's."""
+
+    name: str
+    agents: Sequence[Any]
+    server: Any = None
+    n_messages: int = 0
+
+    def observe(self, m: int, decision: fb.Decision, reward: float) -> None:
+        """Agent m books a reward; if that was worth sharing, an upload goes out and a download comes back."""
+        upload = self.agents[m].observe(decision, reward)
+        if self.name == "all shared":
+            self.n_messages += 1 + len(self.agents)  # one upload, and a download to everybody, at every decision
+        while upload is not None:
+            self.n_messages += 2
+            upload = self.agents[m].adopt(self.server.receive(upload))
+
+
+def three_fleets(n_agents: int, *, dim: int, alpha: float, beta: float, lam: float) -> list[Fleet]:
+    """Alone: nobody speaks. Together: FedLinUCB. All shared: one model sees everything at once, the best one can do."""
+    lonely = fb.OFUL(dim=dim, beta=beta, lam=lam)
+    rule = fb.FedLinUCB(dim=dim, alpha=alpha, beta=beta, lam=lam)
+    everybody = lonely.agent("everybody")
+    return [
+        Fleet("alone", [lonely.agent(f"agent-{m}") for m in range(n_agents)]),
+        Fleet("together", [rule.agent(f"agent-{m}") for m in range(n_agents)], rule.server()),
+        Fleet("all shared", [everybody] * n_agents),
+    ]
+
+
+def options(about: str, figure: str) -> argparse.Namespace:
+    """`--quick` for a small run, `--figure` for where the picture goes."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--quick", action="store_true", help="a few seconds instead of a minute; the answer is rougher")
+    parser.add_argument("--figure", type=Path, default=Path(__file__).parent / "figures" / figure, help="an SVG file")
+    return parser.parse_args()
+
+
+def windows(values: np.ndarray, n: int) -> np.ndarray:
+    """Means of n windows of equal length, (seeds, rounds) -> (seeds, n)."""
+    return values[:, : values.shape[1] // n * n].reshape(len(values), n, -1).mean(axis=2)
+
+
+def compare(axis: Axes, x: np.ndarray, results: Mapping[str, np.ndarray], looks: Mapping[str, Look] = WAYS) -> None:
+    """A line for each way, the mean over seeds with its 95 % interval, and its name at the end."""
+    ends = [(name, float(band(axis, x, by_seed, looks[name])[-1]), looks[name]) for name, by_seed in results.items()]
+    axis.set_xlim(x[0], x[-1])
+    label_ends(axis, ends)
+
+
+def titled(axis: Axes, title: str) -> None:
+    """A title in our look."""
+    with in_style():
+        axis.set_title(title)
+
+
+def save(figure: Figure, path: Path, foot: str) -> None:
+    """As SVG, the same bytes for the same numbers."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    out = StringIO()
+    with in_style():
+        figure.supxlabel(foot, x=0.01, ha="left", fontsize=7, color=QUIET)
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": "fedbandit"})
+    path.write_text(re.sub(r"[ \t]+$", "", out.getvalue(), flags=re.MULTILINE), encoding="utf-8")
+    print(f"figure: {path}")
+
+
+def around(values: np.ndarray, unit: str = "", digits: int = 1) -> str:
+    """Mean ± half of the 95 % interval over seeds."""
+    half = 1.96 * np.std(values, ddof=1) / np.sqrt(len(values))
+    return f"{np.mean(values):.{digits}f} ± {half:.{digits}f}{unit}"

@@ -51,6 +51,13 @@ def test_an_agent_that_waits_for_its_model_asks_once_and_not_every_round():
         assert outcome.columns["messages_down"][-1] <= outcome.columns["messages_up"][-1] + 5
 
 
+def test_slow_mail_keeps_nobody_from_asking_for_a_model():
+    # An agent whose next upload is due whenever a receipt comes in used to send nothing but uploads, for good.
+    spec = {"name": "mail", "delay": 40, "patience": 20}
+    switches = {name: run(RULES[name], spec, n_rounds=2_000).columns["switches"][-1] for name in RULES}
+    assert switches["fedlinucb with options"] > 0.5 * switches["fedlinucb"]
+
+
 def test_only_fedlinucb_needs_nobody_but_the_active_agent():
     letters = {name: run(rule, {"name": "mail", "reach": "active"}).facts["for_others"] for name, rule in RULES.items()}
     assert letters["fedlinucb"] == letters["fedlinucb with options"] == 0

@@ -75,9 +75,10 @@ class PostalFleet(Fleet):
             self._arrive(heapq.heappop(self.on_the_way)[2])
         for letter in self.waiting.pop(agent.agent_id, ()):
             self._read(letter)
-        wanted = agent.in_flight if agent.in_flight is not None else agent.arrive()
-        if wanted is not None and self.retry.get(_name(wanted), -1) <= t:
-            self.send(wanted)
+        # Both may be due: an agent whose uploads are always under way would never come to ask for a model otherwise.
+        for wanted in (agent.in_flight, agent.arrive()):
+            if wanted is not None and self.retry.get(_name(wanted), -1) <= t:
+                self.send(wanted)
 
     def unmerged(self) -> int:
         """Observations that agents hold and the server has not merged: in buffers, or in uploads that never came."""

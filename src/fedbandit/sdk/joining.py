@@ -106,7 +106,7 @@ def open_agent(
         if isinstance(terms, Terms):
             core = _make_core(journal, model, agent, min_upload, terms)
         elif saved is None:
-            raise NotReachable(f"{terms}; a first start needs the server, later ones only the state_dir")
+            raise _first_start(terms)
         else:
             core = _make_core(journal, model, agent, min_upload, replace(_read_terms(saved), agent_id=None))
         core.max_pending = max_pending
@@ -115,7 +115,7 @@ def open_agent(
             core.want_model(True)
             link.note(terms)
         else:
-            _join(link)
+            _join(link, resumes=saved is not None)
         core.save()
     except BaseException:
         if journal is not None:
@@ -182,11 +182,21 @@ def _identity(terms: Terms, agent: str | None, saved: Saved | None) -> str:
     return check_agent_id(agent or known or "")
 
 
-def _join(link: Link) -> None:
+def _first_start(error: NotReachable) -> NotReachable:
+    return NotReachable(f"{error}; a first start needs the server, later ones only the state_dir")
+
+
+def _join(link: Link, *, resumes: bool) -> None:
     """Begin with the fleet's model; the server must know this life of the agent as well as the agent does."""
     core = link.core
     sent = core.sequence - (core.in_flight is not None)
-    link.refresh()
+    try:
+        link.refresh()
+    except NotReachable as error:
+        if not resumes:
+            raise _first_start(error) from None
+        core.want_model(True)  # the link goes on trying; until then decisions rest on the model that was saved
+        return
     if link.acknowledged is not None and link.acknowledged < sent:
         raise StateMismatch(
             f"the state directory remembers {sent} uploads that were merged, the server {link.acknowledged}: the model "

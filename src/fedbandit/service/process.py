@@ -23,7 +23,7 @@ from fedbandit.service.app import make_app
 from fedbandit.service.parts import Parts, make_parts
 from fedbandit.service.protocol import Protocol
 from fedbandit.service.settings import ServerSettings
-from fedbandit.service.telemetry import make_logger
+from fedbandit.service.telemetry import LibraryLog, make_logger
 
 SWITCH_INTERVAL_S = 0.0005  # the writer thread must not wait 5 ms for the event loop's thread after each statement
 
@@ -37,11 +37,12 @@ def run(
 ) -> None:
     """Serve until SIGTERM or SIGINT; `page` makes routes that stand beside the JSON surface."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    parts = make_parts(settings, make_logger(settings.log_level))
+    log = make_logger(settings.log_level)
+    parts = make_parts(settings, log)
     listener = _listen(settings.host, settings.port)
     server = _Server(_config(settings, make_app(parts, routes=page(parts) if page else ())))
     server.stopping = parts.stopping
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with LibraryLog(log), asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(server, parts, listener, new_admin_token, say))
 
 

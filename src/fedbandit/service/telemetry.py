@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 import sys
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import msgspec
 import structlog
@@ -80,6 +81,26 @@ def make_logger(level: str = "info", stream: BinaryIO | None = None) -> Any:
 
 def _to_json(event: Any, **_: Any) -> bytes:
     return msgspec.json.encode(event, enc_hook=repr)
+
+
+class LibraryLog(logging.Handler):
+    """What libraries say through `logging`, as lines like all others, for as long as a `with` lasts."""
+
+    def __init__(self, log: Any) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        kind, error = record.exc_info[:2] if record.exc_info else (None, None)
+        reason = {} if kind is None else {"error": kind.__name__, "reason": str(error)}
+        self._log.warning("library", source=record.name, message=record.getMessage(), **reason)
+
+    def __enter__(self) -> Self:
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
 
 
 class RequestIds:

@@ -1,0 +1,29 @@
+"""Libraries under the server log through `logging`; their words come as lines like ours."""
+
+import io
+import json
+import logging
+
+from fedbandit.service.telemetry import LibraryLog, make_logger
+
+
+def test_a_librarys_traceback_becomes_one_line_with_a_reason() -> None:
+    stream = io.BytesIO()
+    library = logging.getLogger("some.pool")
+    with LibraryLog(make_logger(stream=stream)):
+        try:
+            raise ConnectionResetError("the database is shutting down")
+        except OSError:
+            library.warning("no connection for %s", "now", exc_info=True)
+        library.info("not worth a line")
+    (line,) = stream.getvalue().splitlines()
+    found = json.loads(line)
+    assert (found["event"], found["source"], found["message"]) == ("library", "some.pool", "no connection for now")
+    assert (found["error"], found["reason"]) == ("ConnectionResetError", "the database is shutting down")
+
+
+def test_afterwards_the_process_logs_as_before() -> None:
+    before = list(logging.getLogger().handlers)
+    with LibraryLog(make_logger(stream=io.BytesIO())):
+        assert logging.getLogger().handlers != before
+    assert logging.getLogger().handlers == before

@@ -8,7 +8,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO_EXTRAS := cli,server,lab,data
-DEV_EXTRAS := $(DEMO_EXTRAS),postgres,ray,test,dev
+DEV_EXTRAS := $(DEMO_EXTRAS),postgres,ray,test,dev,docs
 BENCH_EXTRAS := $(DEV_EXTRAS),bench
 
 # One environment, filled as far as a target needs it. A stamp says how far; it is older than a changed pin.
@@ -22,7 +22,7 @@ BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two installers must not write into one environment
-.PHONY: help setup setup-bench demo test test-slow check bench clean distclean
+.PHONY: help setup setup-bench demo test test-slow fire check docs bench clean distclean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -41,16 +41,25 @@ test-slow: $(DEV_READY)  ## long statistical and multi-process tests, one after 
 	@# pytest says 5 when it found nothing to run.
 	$(BIN)/python -m pytest -m slow $(TESTS) $(ARGS) || { code=$$?; test $$code -eq 5 || exit $$code; }
 
+fire: $(DEV_READY)  ## kill, pause, cut and fill for ten minutes, and count; LONG=1: an hour for each store
+	@set -e; for store in sqlite postgres; do echo "== $$store"; \
+	  $(BIN)/python -m tests.fire --store $$store --minutes $(if $(LONG),60,5) $(ARGS); done
+
 check: $(DEV_READY)  ## format (in CI: only look), lint, types
 	$(BIN)/ruff format $(if $(CI),--check) .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+docs: $(DEV_READY)  ## renew the generated pages and build the site into site/, strictly
+	$(BIN)/python scripts/make_reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
+	@echo 'Open site/index.html; for the search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site'
+
 bench: $(BENCH_READY)  ## run every benchmark
 	@set -e; for script in $(BENCHES); do echo "== $$script"; $(BIN)/python $$script $(ARGS); done
 
 clean:  ## remove caches and build products
-	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .schemathesis
+	rm -rf build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache .schemathesis
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean  ## also remove .venv

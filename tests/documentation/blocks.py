@@ -8,7 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(
-    r"(?:<!--\s*(?P<note>[^>]*?)\s*-->\n)?^```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
+    r"(?:<!--\s*(?P<note>[^>]*?)\s*-->\n)?^```(?P<language>\w+)(?P<rest>[^\n]*)\n(?P<code>.*?)^```",
+    re.MULTILINE | re.DOTALL,
 )
 
 
@@ -21,6 +22,7 @@ class Block:
     language: str
     code: str
     note: str
+    title: str = ""  # of ```python title="shop.py"
 
     @property
     def name(self) -> str:
@@ -50,6 +52,7 @@ def blocks_of(path: Path) -> list[Block]:
             match["language"],
             match["code"],
             (match["note"] or "").strip(),
+            "".join(re.findall(r'title="([^"]+)"', match["rest"])),
         )
         for match in FENCE.finditer(text)
     ]

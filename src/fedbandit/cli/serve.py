@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedbandit.errors import FedbanditError
+from fedbandit.errors import FedbanditError, MissingExtra
 
 app = typer.Typer(add_completion=False)
 
@@ -37,11 +40,17 @@ def serve(
     new_admin_token: Annotated[
         bool, typer.Option("--new-admin-token", help="Replace the admin token and print the new one.")
     ] = False,
+    while_stdin: Annotated[
+        bool, typer.Option("--while-stdin", help="End when standard input closes.", hidden=True)
+    ] = False,
 ) -> None:
     """Start a server. The first start prints an admin token, once; SIGTERM ends it after all answers are out."""
-    from fedbandit.dashboard.routes import page_routes
-    from fedbandit.service.process import run
-    from fedbandit.service.settings import read_settings
+    try:
+        from fedbandit.dashboard.routes import page_routes
+        from fedbandit.service.process import run
+        from fedbandit.service.settings import read_settings
+    except ImportError as error:
+        raise MissingExtra(f"a server needs the server extra: pip install 'fedbandit[server]' ({error})") from error
 
     options = {
         "data": data,
@@ -61,7 +70,20 @@ def serve(
     }
     if data is not None and database is not None:
         raise typer.BadParameter("give --data or --database, not both")
+    if while_stdin:
+        _end_with_stdin()
     run(read_settings(options, file=config), new_admin_token=new_admin_token, say=_say, page=page_routes)
+
+
+def _end_with_stdin() -> None:
+    """SIGTERM to ourselves when the other end of our standard input is gone, be it by SIGKILL."""
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="fedbandit-stdin", daemon=True).start()
 
 
 def _say(line: str) -> None:

@@ -35,11 +35,12 @@ class ServerProcess:
 
     def __init__(self, data: Path, log: Path) -> None:
         self.admin_token = secrets.token_urlsafe(32)
-        command = [sys.executable, "-m", "fedbandit.cli.serve", "--data", str(data), "--port", "0"]
+        command = [sys.executable, "-m", "fedbandit.cli.serve", "--data", str(data), "--port", "0", "--while-stdin"]
         self._log = log
         with log.open("w", encoding="utf-8") as errors:
             self._process = subprocess.Popen(
                 command,
+                stdin=subprocess.PIPE,  # closes when we end, however we end, and the server ends with it
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -65,6 +66,8 @@ class ServerProcess:
     def stop(self) -> None:
         """As an operator stops it."""
         _end(self._process, gently=True)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
 
     def wait(self) -> None:
         """Until somebody else stops it."""

@@ -1,0 +1,79 @@
+"""`fedbandit doctor`: what is installed, what is missing for what, does the server answer, does the token work."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedbandit import __version__
+from fedbandit.cli import checks
+from fedbandit.cli.calls import AsJson, CaCert, print_json
+from fedbandit.cli.checks import Finding
+
+MARKS = {
+    "ok": ("✓", "green"),
+    "missing": ("–", "dim"),
+    "skipped": ("–", "dim"),
+    "warning": ("!", "yellow"),
+    "failed": ("✗", "bold red"),
+}
+
+
+def doctor(
+    url: Annotated[str, typer.Option(envvar="FEDBANDIT_URL", help="Server to look at.", show_default=False)] = "",
+    token: Annotated[
+        str, typer.Option(envvar="FEDBANDIT_TOKEN", help="Token to try; it is never printed.", show_default=False)
+    ] = "",
+    model: Annotated[str | None, typer.Option(help="Model that the token should open.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="An agent's directory; it is only read.")] = None,
+    ca_cert: CaCert = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look around and say what works; ends with status 1 if something is broken. Extras may be missing."""
+    findings = [*checks.packages(), *_about_server(url, token, model, ca_cert)]
+    if state_dir is not None:
+        findings += checks.state_dir(state_dir)
+    healthy = all(finding.state != "failed" for finding in findings)
+    if as_json:
+        about = {"fedbandit": __version__, "python": platform.python_version(), "platform": platform.platform()}
+        print_json({**about, "healthy": healthy, "findings": [finding.to_dict() for finding in findings]})
+    else:
+        _print(findings, healthy=healthy)
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def _about_server(url: str, token: str, model: str | None, ca_cert: str | None) -> list[Finding]:
+    if not url:
+        return [Finding("server", "reachable", "skipped", "give --url or set FEDBANDIT_URL to look at one")]
+    line = checks.Line(url, token, ca_cert)
+    found = list(checks.server(line))
+    if found[0].state == "failed":
+        return found
+    if not token:
+        return [*found, Finding("token", "known", "skipped", "give --token or set FEDBANDIT_TOKEN to try one")]
+    return [*found, *checks.token(line, model)]
+
+
+def _print(findings: list[Finding], *, healthy: bool) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.padding import Padding
+
+    console = Console(highlight=False)
+    console.print(
+        f"fedbandit {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    )
+    topic = ""
+    for finding in findings:
+        if finding.topic != topic:
+            topic = finding.topic
+            console.print(f"\n[bold]{topic}[/]")
+        mark, style = MARKS[finding.state]
+        console.print(f"  [{style}]{mark}[/] {escape(finding.name):10} {escape(finding.words)}", soft_wrap=True)
+        if finding.advice:
+            console.print(Padding(escape(finding.advice), (0, 0, 0, 15)), style="cyan")
+    console.print("\nAll that was looked at works." if healthy else "\n[bold red]Something is broken; see ✗.[/]")

@@ -56,6 +56,43 @@ class Transport(Protocol):
         ...
 
 
+class _OnePiece:
+    """A request leaves in one packet: sent apart, head and body wake the server twice."""
+
+    _held: list[bytes] | None = None
+
+    def request(self, *arguments: Any, **options: Any) -> None:
+        self._held = []
+        try:
+            super().request(*arguments, **options)  # type: ignore[misc]
+            whole = b"".join(self._held)
+        finally:
+            self._held = None
+        self.send(whole)
+
+    def send(self, data: Any) -> None:
+        if self._held is None:
+            super().send(data)  # type: ignore[misc]
+        else:
+            self._held.append(data)
+
+
+class _Connection(_OnePiece, urllib3.connection.HTTPConnection):
+    pass
+
+
+class _SecureConnection(_OnePiece, urllib3.connection.HTTPSConnection):
+    pass
+
+
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _SecurePool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection
+
+
 class HttpTransport:
     """HTTP with one kept-alive connection; TLS by the system's certificates or `ca`, mutual with `cert` and `key`."""
 
@@ -75,11 +112,14 @@ class HttpTransport:
         if not token or not token.isascii() or any(letter <= " " or letter == "\x7f" for letter in token):
             raise InvalidParameter("expected the agent's token as printed by `fedbandit agents add`")
         self.address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-        self._path = f"{self.address}/v1/models/{quote(model, safe='')}"
+        self._path = f"{parts.path.rstrip('/')}/v1/models/{quote(model, safe='')}"
         self._headers = {"Authorization": f"Bearer {token}"}
         self._limit = max_bytes(MAX_DIM)
-        context = _tls(ca, cert, key) if parts.scheme == "https" else None
-        self._pool = urllib3.PoolManager(num_pools=1, maxsize=1, ssl_context=context)
+        self._pool: urllib3.HTTPConnectionPool
+        if parts.scheme == "https":
+            self._pool = _SecurePool(parts.hostname, parts.port, maxsize=1, ssl_context=_tls(ca, cert, key))
+        else:
+            self._pool = _Pool(parts.hostname, parts.port, maxsize=1)
 
     @property
     def is_in_the_clear(self) -> bool:
@@ -107,7 +147,7 @@ class HttpTransport:
         return None if response.status == 304 else self._answer(response, data)
 
     def close(self) -> None:
-        self._pool.clear()
+        self._pool.close()
 
     def _answer(self, response: urllib3.BaseHTTPResponse, data: bytes) -> Answer:
         try:
@@ -119,7 +159,7 @@ class HttpTransport:
     def _call(
         self,
         method: str,
-        url: str,
+        path: str,
         *,
         timeout_s: float,
         body: bytes | None = None,
@@ -132,9 +172,9 @@ class HttpTransport:
         if tag is not None:
             headers["If-None-Match"] = tag
         try:
-            response = self._pool.request(
+            response = self._pool.urlopen(
                 method,
-                url,
+                path,
                 body=body,
                 headers=headers,
                 timeout=urllib3.Timeout(total=timeout_s),

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedbandit.core.arrays import Vector, frozen
-from fedbandit.errors import FormatError, UnsupportedFormat
+from fedbandit.errors import FormatError, JournalFailed, UnsupportedFormat
 
 MAGIC = b"fbring\x00\x01"
 HEADER = struct.Struct("<8sqq8s32s")  # magic and version, dim, slots, boot, incarnation
@@ -49,12 +49,15 @@ class DecisionRing:
     """The last decisions of one agent; a slot is used again once its decision is settled or has moved elsewhere."""
 
     def __init__(self, path: Path, *, dim: int, incarnation: str, create: bool) -> None:
-        if create:
-            _create(path, dim, incarnation)
-        self.n_slots, self.lost_power = _check(path, dim, incarnation)
+        try:
+            if create:
+                _create(path, dim, incarnation)
+            self.n_slots, self.lost_power = _check(path, dim, incarnation)
+            with path.open("r+b") as file:
+                self._map = mmap.mmap(file.fileno(), 0)
+        except OSError as error:
+            raise JournalFailed(f"the decisions in {path} cannot be kept: {error}") from None
         self._path = path
-        with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 0)
         self._bodies_at = HEADER_BYTES + 8 * self.n_slots
         self._body_bytes = _body_bytes(dim)
         self._marks = memoryview(self._map)[HEADER_BYTES : self._bodies_at].cast("q")

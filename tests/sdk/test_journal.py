@@ -150,9 +150,9 @@ def test_a_directory_of_another_agent_or_model_is_refused(tmp_path):
 
 def test_a_server_that_lost_this_agents_past_is_noticed_at_the_start(tmp_path):
     hub = make_hub()
-    with make_live(hub, state_dir=tmp_path / "state", sync="inline") as agent:
+    with make_live(hub, state_dir=tmp_path / "state", keep_mb=0.0, sync="inline") as agent:
         agent.observe(X[0], 1.0)
-    with pytest.raises(StateMismatch, match="remembers 1 uploads"):
+    with pytest.raises(StateMismatch, match="remembers 1 and has kept the last 0"):
         make_live(make_hub(), state_dir=tmp_path / "state")
 
 

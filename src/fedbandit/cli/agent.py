@@ -28,6 +28,10 @@ def agent(
     sync: Annotated[str, typer.Option(help="'background', or 'inline' to exchange before answering.")] = "background",
     refresh_after: Annotated[float | None, typer.Option(help="Fetch the model after so many silent seconds.")] = None,
     min_upload: Annotated[int, typer.Option(help="Fewest observations in an upload.")] = 1,
+    keep_mb: Annotated[float, typer.Option(help="Megabytes of answered uploads to keep for a restored server.")] = 4.0,
+    rejoin: Annotated[
+        bool, typer.Option("--rejoin", help="Go on as a new incarnation if the server was restored too far back.")
+    ] = False,
     ca: Annotated[Path | None, typer.Option(help="Certificates to trust, PEM.")] = None,
     cert: Annotated[Path | None, typer.Option(help="The agent's own certificate, PEM.")] = None,
     key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
@@ -51,6 +55,8 @@ def agent(
         sync=sync,
         refresh_after_s=refresh_after,
         min_upload=min_upload,
+        keep_mb=keep_mb,
+        rejoin=rejoin,
         ca=ca,
         cert=cert,
         key=key,

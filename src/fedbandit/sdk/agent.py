@@ -19,6 +19,7 @@ from fedbandit.core.arrays import Vector
 from fedbandit.core.decision_sets import DecisionSet
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.errors import Closed, ForkedProcess, LiveError, NotReachable
+from fedbandit.sdk import comeback
 from fedbandit.sdk.core import LiveCore
 from fedbandit.sdk.link import Link
 from fedbandit.sdk.pending import Pending
@@ -147,6 +148,17 @@ class LiveAgent:
         """Fetch the newest model now; True if there was a newer one. Cheap when there is none."""
         self._core.check()
         is_new = self._link.refresh(within_s=timeout_s)
+        if self._pump is not None:
+            self._pump.wake()
+        return is_new
+
+    def rejoin(self) -> bool:
+        """After `sequence_gap`: go on as a new incarnation with all that the server lacks and this agent still has.
+
+        False if the server has everything, or could be brought back by sending answered uploads again.
+        """
+        self._core.check()
+        is_new = comeback.rejoin(self._link)
         if self._pump is not None:
             self._pump.wake()
         return is_new

@@ -6,7 +6,8 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -16,13 +17,13 @@ from numpy.typing import ArrayLike
 
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.fedlinucb import FedLinUCBAgent
-from fedbandit.algorithms.messages import Upload, packed_bytes, stats_from_bytes
+from fedbandit.algorithms.messages import Reply, Upload, packed_bytes, stats_from_bytes
 from fedbandit.algorithms.snapshot import agent_state, restore_agent
 from fedbandit.core.arrays import Vector, as_reward, frozen
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.errors import FormatError, JournalFailed, LiveError
 from fedbandit.sdk.decisions import Waiting
-from fedbandit.sdk.journal import Batch, Journal, Observation, Saved
+from fedbandit.sdk.journal import Batch, Journal, Kept, Observation, Saved
 from fedbandit.sdk.status import Counters
 from fedbandit.sdk.terms import Terms
 
@@ -49,10 +50,14 @@ class LiveCore(FedLinUCBAgent):
         self.min_upload = min_upload
         self.counters = Counters()
         self.ended: LiveError | None = None
+        self.birth = self.incarnation  # decisions keep the name of the first life that this directory saw
         self.saved_sequence = 0  # uploads up to this one are in the journal as they will travel
+        self.durable_sequence = 0  # and up to this one they are on disk
         self._now = now
         self._issuing = threading.Lock()
         self._pending: dict[int, Waiting] = {}
+        self._answered: list[Kept] = []  # since the last snapshot
+        self._drop_kept = False
 
     def check(self) -> None:
         """An agent that has come to its end says so."""
@@ -165,6 +170,44 @@ class LiveCore(FedLinUCBAgent):
     # -- uploads -----------------------------------------------------------------------------------------------
 
     @property
+    def n_answered(self) -> int:
+        """Uploads of this life that the server has acknowledged."""
+        with self._lock:
+            return self.sequence - (self.in_flight is not None)
+
+    def adopt(self, message: Reply | Iterable[Reply]) -> Upload | None:
+        """Take a reply; an upload that it answers is kept a while, in case the server is restored without it."""
+        with self._lock:
+            sent = self.in_flight
+            following = super().adopt(message)
+            if sent is not None and sent.sequence <= self.n_answered:
+                self._answered.append(Kept(sent.sequence, sent.growth, packed_bytes(sent.stats)))
+            return following
+
+    def kept_after(self, sequence: int) -> list[Upload]:
+        """Answered uploads beyond this one that the journal still has, in order."""
+        if self.journal is None or self._drop_kept:
+            return []
+        stats = ((kept, stats_from_bytes(kept.packed, self.dim)) for kept in self.journal.kept_after(sequence))
+        return [Upload(self.agent_id, self.incarnation, kept.sequence, sums, kept.growth) for kept, sums in stats]
+
+    def drop_kept(self) -> None:
+        """What was answered belongs to another model than there is now."""
+        self._answered, self._drop_kept = [], True
+
+    def begin_new_life(self, kept: Iterable[Upload]) -> None:
+        """A new incarnation, with all that the server does not have in its buffer; waiting decisions stay."""
+        with self._lock:
+            sent = [] if self.in_flight is None else [self.in_flight]
+            for upload in (*kept, *sent):
+                self._gather_batch(upload.stats)
+            self.incarnation, self.sequence, self.in_flight = uuid.uuid4().hex, 0, None
+            self.durable_sequence = 0
+            self.drop_kept()
+            self.begin_at_prior()
+            self.save()
+
+    @property
     def n_waiting(self) -> int:
         """Observations that no upload holds yet."""
         return 0 if self._local is None else self._local.n_obs
@@ -207,9 +250,12 @@ class LiveCore(FedLinUCBAgent):
                 with self._issuing:
                     mark, waiting = next(self._decisions), self.journal.waiting_numbers()
                 state = {"format": FORMAT, "agent": agent_state(self, pending=False), "counters": asdict(self.counters)}
+                state["birth"] = self.birth
                 blob = msgspec.msgpack.encode({**state, "mark": mark, "waiting": waiting})
                 terms = msgspec.json.encode(self.terms.to_dict())
-                self.journal.save(Saved(self.terms.model, self.agent_id, self.incarnation, terms, blob))
+                saved = Saved(self.terms.model, self.agent_id, self.incarnation, terms, blob)
+                self.journal.save(saved, answered=self._answered, drop_kept=self._drop_kept)
+            self._answered, self._drop_kept = [], False
             self.saved_sequence = self.sequence
 
     def compact(self) -> None:
@@ -229,6 +275,8 @@ class LiveCore(FedLinUCBAgent):
                 raise FormatError(f"{journal.directory} was written by a newer fedbandit; nothing was changed")
             restore_agent(self, {**state["agent"], "features": state["agent"]["features"] or self.rule.features})
             self.counters = Counters(**state["counters"])
+            self.birth = str(state.get("birth", self.incarnation))
+            self._prefix = f"{self.birth[:12]}-"
             mark, known = int(state["mark"]), frozenset(state["waiting"])
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise FormatError(f"the snapshot in {journal.directory} is damaged: {error!r}") from None
@@ -240,7 +288,7 @@ class LiveCore(FedLinUCBAgent):
     def open_books(self, *, mark: int = 0, known: frozenset[int] = frozenset()) -> None:
         """Read which decisions wait, and go on numbering after the last that was ever given out."""
         if self.journal is not None:
-            waiting, following = self.journal.open_decisions(self.dim, self.incarnation, mark=mark, known=known)
+            waiting, following = self.journal.open_decisions(self.dim, self.birth, mark=mark, known=known)
             self._pending = {item.number: item for item in waiting}
             first = max(following, next(self._decisions))
             self._decisions, self._newest = itertools.count(first), first - 1

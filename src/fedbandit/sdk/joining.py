@@ -14,7 +14,16 @@ import msgspec
 
 from fedbandit.algorithms.rules import check_agent_id, one_of
 from fedbandit.core.arrays import finite_at_least, whole_at_least
-from fedbandit.errors import FormatError, InvalidParameter, NotReachable, StateMismatch
+from fedbandit.errors import (
+    FormatError,
+    InvalidParameter,
+    NotReachable,
+    Refused,
+    SequenceGap,
+    StaleIncarnation,
+    StateMismatch,
+)
+from fedbandit.sdk import comeback
 from fedbandit.sdk.agent import LiveAgent
 from fedbandit.sdk.core import LiveCore
 from fedbandit.sdk.journal import Journal, Saved
@@ -41,6 +50,8 @@ def connect(
     timeout_s: float = 10.0,
     min_upload: int = 1,
     max_pending: int = 100_000,
+    keep_mb: float = 4.0,
+    rejoin: bool = False,
     ca: PathLike | None = None,
     cert: PathLike | None = None,
     key: PathLike | None = None,
@@ -50,7 +61,9 @@ def connect(
     With `state_dir` it resumes where the last process ended, also when the server cannot be reached; `durability` is
     "fast" (survives the process) or "strict" (survives power loss). `sync="inline"` exchanges inside `observe` instead
     of in the background. `refresh_after_s` fetches the newest model after a silence. `min_upload` holds uploads back
-    until they sum up that many observations. `ca`, `cert` and `key` are files for TLS and mutual TLS.
+    until they sum up that many observations. `keep_mb` megabytes of answered uploads stay in the `state_dir`, and are
+    sent again to a server that was restored from an older backup; where it is older than that, `rejoin` goes on as a
+    new incarnation instead of raising. `ca`, `cert` and `key` are files for TLS and mutual TLS.
     """
     paths = {
         name: None if path is None else os.fspath(path) for name, path in (("ca", ca), ("cert", cert), ("key", key))
@@ -69,6 +82,8 @@ def connect(
         timeout_s=timeout_s,
         min_upload=min_upload,
         max_pending=max_pending,
+        keep_mb=keep_mb,
+        rejoin=rejoin,
     )
 
 
@@ -89,6 +104,8 @@ def open_agent(
     timeout_s: float = 10.0,
     min_upload: int = 1,
     max_pending: int = 100_000,
+    keep_mb: float = 4.0,
+    rejoin: bool = False,
     backoff: Backoff | None = None,
 ) -> LiveAgent:
     """`connect` by any transport, for example that of a `LocalServer` in the same process."""
@@ -99,7 +116,10 @@ def open_agent(
         refresh_after_s = finite_at_least(refresh_after_s, 0.0, "refresh_after_s", strictly=True)
     min_upload = whole_at_least(min_upload, 1, "min_upload")
     max_pending = whole_at_least(max_pending, 1, "max_pending")
-    journal = None if state_dir is None else Journal(Path(state_dir), durability=durability)
+    keep_bytes = int(finite_at_least(keep_mb, 0.0, "keep_mb") * (1 << 20))
+    journal = None
+    if state_dir is not None:
+        journal = Journal(Path(state_dir), durability=durability, keep_bytes=keep_bytes)
     try:
         terms = _ask_terms(transport, timeout_s)
         saved = None if journal is None else journal.saved
@@ -115,7 +135,7 @@ def open_agent(
             core.want_model(True)
             link.note(terms)
         else:
-            _join(link, resumes=saved is not None)
+            _join(link, rejoin, resumes=saved is not None)
         core.save()
     except BaseException:
         if journal is not None:
@@ -140,6 +160,7 @@ def _make_core(journal: Journal | None, model: str, agent: str | None, min_uploa
     if _read_terms(saved).settings != terms.settings:
         logger.info("agent %s: the settings of model %s changed; the new ones are used from now on", agent_id, model)
         core.begin_at_prior()
+        core.drop_kept()
     return core
 
 
@@ -186,19 +207,20 @@ def _first_start(error: NotReachable) -> NotReachable:
     return NotReachable(f"{error}; a first start needs the server, later ones only the state_dir")
 
 
-def _join(link: Link, *, resumes: bool) -> None:
+def _join(link: Link, rejoin: bool, *, resumes: bool) -> None:
     """Begin with the fleet's model; the server must know this life of the agent as well as the agent does."""
-    core = link.core
-    sent = core.sequence - (core.in_flight is not None)
     try:
-        link.refresh()
+        if rejoin:
+            comeback.rejoin(link)
+        else:
+            link.refresh()
     except NotReachable as error:
         if not resumes:
             raise _first_start(error) from None
-        core.want_model(True)  # the link goes on trying; until then decisions rest on the model that was saved
-        return
-    if link.acknowledged is not None and link.acknowledged < sent:
+        link.core.want_model(True)  # the link goes on trying; until then decisions rest on the saved model
+    except Refused as error:
+        if error.reason not in (SequenceGap.code, StaleIncarnation.code):
+            raise
         raise StateMismatch(
-            f"the state directory remembers {sent} uploads that were merged, the server {link.acknowledged}: the model "
-            f"was made anew or restored, or this agent was forgotten; begin anew in another directory"
-        )
+            f"{error}; to begin anew without it, take another directory. Nothing here was changed"
+        ) from None

@@ -2,7 +2,8 @@
 
     state_dir/
       lock          held while a process uses the directory
-      journal.db    SQLite in WAL mode: `state` (one snapshot), `log` (observations since), `pending` (older decisions)
+      journal.db    SQLite in WAL mode: `state` (one snapshot), `log` (observations since), `pending` (older decisions),
+                    `kept` (answered uploads, in case the server is restored from a backup that lacks them)
       decisions     the ring of `decisions.py`
 
 A commit without fsync is safe from a killed process, because the kernel has it; `strict` waits for the disk each time.
@@ -30,6 +31,7 @@ from fedbandit.sdk.state_files import connect_database, lock_directory, open_dat
 
 MAX_RECORDS = 4096  # replayed in a fraction of a second
 MAX_WAL_BYTES = 4 << 20
+KEEP_BYTES = 4 << 20  # of answered uploads
 HEAD = struct.Struct("<cqd")  # b"o", decision number or −1, reward; the row follows
 DURABILITY = {"fast": "NORMAL", "strict": "FULL"}  # SQLite's `synchronous`
 
@@ -61,14 +63,24 @@ class Batch:
     packed: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An upload that the server has answered, as it travelled."""
+
+    sequence: int
+    growth: float
+    packed: bytes
+
+
 class Journal:
     """One state directory, held by one process. Everything here may be called from any thread."""
 
-    def __init__(self, directory: Path, *, durability: str = "fast") -> None:
+    def __init__(self, directory: Path, *, durability: str = "fast", keep_bytes: int = KEEP_BYTES) -> None:
         if durability not in DURABILITY:
             raise InvalidParameter(f"expected durability 'fast' or 'strict', got {durability!r}")
         self.directory = directory
         self.durability = durability
+        self._keep_bytes = keep_bytes
         self.n_records = 0
         self._closed = False
         self._mutex = threading.Lock()
@@ -168,16 +180,26 @@ class Journal:
                     self._db.execute("DELETE FROM pending WHERE number = ?", (number,))
                     self._moved.discard(number)
 
-    def save(self, saved: Saved) -> None:
-        """Replace the snapshot; the log begins anew."""
+    def save(self, saved: Saved, *, answered: Iterable[Kept] = (), drop_kept: bool = False) -> None:
+        """Replace the snapshot, and keep the uploads that were answered since the last one; the log begins anew."""
         with self._mutex, self._writing():
             row = (saved.model, saved.agent_id, saved.incarnation, saved.terms, saved.snapshot)
             self._db.execute("REPLACE INTO state VALUES (1, ?, ?, ?, ?, ?)", row)
             self._db.execute("DELETE FROM log")
+            if drop_kept:
+                self._db.execute("DELETE FROM kept")
+            for upload in answered:
+                self._keep(upload)
             self._db.executemany("DELETE FROM pending WHERE number = ?", ((number,) for number in self._done))
         self.n_records = 0
         self._done.clear()
         self.saved = None  # only wanted at the start, and it may be large
+
+    def kept_after(self, sequence: int) -> list[Kept]:
+        """Answered uploads beyond this one, in order; the oldest may be gone."""
+        query = "SELECT sequence, growth, packed FROM kept WHERE sequence > ? ORDER BY sequence"
+        with self._mutex:
+            return [Kept(*row) for row in self._db.execute(query, (sequence,))]
 
     def make_durable(self) -> None:
         """Wait until everything written so far is on disk."""
@@ -226,6 +248,13 @@ class Journal:
         except sqlite3.Error as error:
             raise JournalFailed(f"the journal in {self.directory} cannot be written: {error}") from None
         self.n_records += 1
+
+    def _keep(self, upload: Kept) -> None:
+        n_kept = self._keep_bytes // len(upload.packed)
+        if n_kept:
+            row = (upload.sequence, upload.growth, upload.packed)
+            self._db.execute("REPLACE INTO kept VALUES (?, ?, ?)", row)
+        self._db.execute("DELETE FROM kept WHERE sequence <= ?", (upload.sequence - n_kept,))
 
     def _move_out(self, ring: DecisionRing) -> None:
         """Make room in the ring: all that waits there goes to the table."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from fedbandit.algorithms.messages import Download, Receipt, Upload
 from fedbandit.errors import Closed, DimensionMismatch, InvalidInput, LiveError, NotReachable, Refused, StateMismatch
+from fedbandit.sdk.comeback import is_gap, send_again
 from fedbandit.sdk.core import LiveCore
 from fedbandit.sdk.retry import Backoff
 from fedbandit.sdk.transport import Answer, Transport
@@ -58,10 +59,7 @@ class Link:
                 return False
             body = encode(request)
             with self._noting_failures():
-                answer = self.transport.sync(body, timeout_s=timeout_s)
-                self._count(len(body), answer)
-                self.core.counters.exchanges += 1
-                self._take(answer)
+                self._sync(body, timeout_s)
                 self._require_merged(request.sequence)
             self._heard()
             return True
@@ -76,6 +74,7 @@ class Link:
                 if answer is not None:
                     self._count(0, answer)
                     self._take(answer)
+                send_again(self, timeout_s)  # also after a 304: the server may still lack what it lacked before
             self._heard()
             return self.core.model_version != before
 
@@ -83,7 +82,36 @@ class Link:
         """The server did not answer somebody else's question; try again in a while."""
         self._failed(error, self._backoff.delay_s(error.retry_after_s), reachable=False)
 
+    def deliver(self, body: bytes, timeout_s: float) -> None:
+        """One upload there, one answer back and adopted; the caller has the turn."""
+        answer = self.transport.sync(body, timeout_s=timeout_s)
+        self._count(len(body), answer)
+        self.core.counters.exchanges += 1
+        self._take(answer)
+
+    def begin_anew(self) -> None:
+        """What the server said to the last life says nothing about the new one."""
+        self._tag = self.acknowledged = None
+
+    def probe(self, body: bytes) -> None:
+        """Ask what the server says to an upload; an answer is adopted."""
+        with self._turn(None) as timeout_s, self._noting_failures():
+            self.deliver(body, timeout_s)
+
     # -- inside ------------------------------------------------------------------------------------------------
+
+    def _sync(self, body: bytes, timeout_s: float) -> None:
+        """Deliver an upload; a server that misses earlier ones gets them first, if we still have them."""
+        try:
+            self.deliver(body, timeout_s)
+        except Refused as error:
+            answer = self.transport.state(self.core.incarnation, None, timeout_s=timeout_s) if is_gap(error) else None
+            if answer is None:
+                raise
+            self._take(answer)
+            if not send_again(self, timeout_s):
+                raise
+            self.deliver(body, timeout_s)
 
     @contextmanager
     def _turn(self, within_s: float | None) -> Iterator[float]:
@@ -110,12 +138,13 @@ class Link:
                 upload = core.upload_now()
             if upload is None:
                 return None
-            is_new = core.saved_sequence < upload.sequence
-            if is_new:
+            if core.saved_sequence < upload.sequence:
                 core.save()
             request = request_of(upload, model_version=core.model_version, waiting=core.n_waiting)
-        if is_new and core.journal is not None:
+        if core.journal is not None and core.durable_sequence < upload.sequence:
+            # Saved is not on disk: an upload that the last answer made due was saved with that answer, without a sync.
             core.journal.make_durable()
+            core.durable_sequence = upload.sequence
         core.counters.retries += self._tried == upload.sequence
         self._tried = upload.sequence
         return request
@@ -135,6 +164,10 @@ class Link:
         with core._lock:
             if core.ended is not None:
                 return  # like a reply that was lost: the next process sends the upload again
+            if download.version < core.model_version:
+                # Questions go out one at a time, so this is no late answer: the server itself went back.
+                logger.warning("agent %s: the server went back to version %d", core.agent_id, download.version)
+                core.model_version = 0
             core.adopt(download)
             self._tag, self.acknowledged = answer.tag, download.acknowledged
             core._judge().estimate.theta_hat  # noqa: B018 - factorised here, so that `choose` need not

@@ -25,6 +25,8 @@ PRAGMA user_version = {VERSION};
 PRAGMA journal_mode = WAL;
 """
 TABLES = {"state", "log", "pending"}
+# Journals made before it existed get it when they are opened; versions that do not know it leave it alone.
+KEPT = "CREATE TABLE IF NOT EXISTS kept (sequence INTEGER PRIMARY KEY, growth REAL NOT NULL, packed BLOB NOT NULL)"
 
 
 def lock_directory(directory: Path) -> int:
@@ -67,6 +69,7 @@ def open_database(path: Path, synchronous: str) -> sqlite3.Connection:
         db = connect_database(path, synchronous)
         try:
             _check(db, path)
+            db.execute(KEPT)
         except BaseException:
             db.close()
             raise

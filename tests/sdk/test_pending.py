@@ -60,6 +60,17 @@ def test_age_is_counted_by_the_clock_of_the_application(options):
         assert agent.pending.settle(0.0, older_than_s=30.0) == 1
 
 
+def test_a_clock_that_goes_back_hides_none_of_them(options):
+    with make_live(make_hub(), **options) as agent:
+        now = [1000.0]
+        agent._core._now = lambda: now[0]
+        decision = agent.choose(X)
+        now[0] -= 3600.0
+        assert list(agent.pending) == [decision] and len(agent.pending) == 1
+        assert agent.pending.older_than(0.5) == []
+        assert agent.pending.expire() == 1
+
+
 def test_they_survive_a_kill_with_row_and_number(tmp_path):
     hub = make_hub()
     with make_live(hub, state_dir=tmp_path / "state") as agent:

@@ -103,9 +103,13 @@ class LiveCore(FedLinUCBAgent):
         self.drop([self._number_of(decision)])
 
     def waiting_decisions(self, older_than_s: float = 0.0) -> list[tuple[Waiting, Decision]]:
-        """Decisions that have waited this long for their reward, oldest first."""
-        latest = self._now() - older_than_s
-        return [(w, self._decision(w)) for w in list(self._pending.values()) if w.made_at <= latest]
+        """Decisions that have waited this long for their reward, oldest first.
+
+        Where the clock went back, those made later than now have waited for no time, but they do wait.
+        """
+        now = self._now()
+        waiting = list(self._pending.values())
+        return [(w, self._decision(w)) for w in waiting if max(now - w.made_at, 0.0) >= older_than_s]
 
     def find(self, decision_id: str) -> Decision | None:
         """The waiting decision of this id."""

@@ -1,0 +1,180 @@
+"""The harness itself: its schedule replays, and each of its checks finds what it is there to find."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedbandit.algorithms.messages import Upload, stats_from_bytes
+from fedbandit.wire.codec import SyncReply, encode, request_of
+from tests.fire.checks import _is_calm, check_agent
+from tests.fire.clock import Clocks
+from tests.fire.disk import SmallDisk
+from tests.fire.schedule import KINDS, ONLY, Action, storms
+from tests.fire.truth import DIM, Truth, TruthWriter, pack
+from tests.fire.witness import Witness
+
+
+def plan(seed: int, store: str) -> list[list[Action]]:
+    return storms(seed, store=store, n_agents=6, n_servers=2, n_storms=3, storm_s=45.0, gap_s=1.5)
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_seed_replays(store: str) -> None:
+    assert plan(1, store) == plan(1, store)
+    assert plan(1, store) != plan(2, store)
+    kinds = {action.kind for storm in plan(1, store) for action in storm}
+    assert kinds == {kind for kind in KINDS if ONLY.get(kind, store) == store}
+
+
+# -- the truth
+
+
+def tried(writer: TruthWriter, n: int, decision: str | None = None) -> None:
+    writer.write(**{"try": n, "rows": [[1.0, 0.0, 2.0, n]], "rewards": [n], "decision": decision})
+
+
+def test_a_confirmed_observation_that_does_not_come_back_is_found(tmp_path: Path) -> None:
+    writer = TruthWriter(tmp_path / "a.truth")
+    for n in range(3):
+        tried(writer, n)
+        writer.write(done=n + 1)
+    writer.write(resumed=2)
+    assert Truth(tmp_path / "a.truth").update().violations == ["resumed at 2, but 3 were confirmed and 3 tried"]
+
+
+def test_the_last_try_before_a_kill_counts_if_the_books_have_it(tmp_path: Path) -> None:
+    writer = TruthWriter(tmp_path / "a.truth")
+    tried(writer, 0)
+    writer.write(resumed=0)  # it was not in the books, and another one takes its place
+    writer.write(**{"try": 0, "rows": [[0.0, 0.0, 0.0, 5.0]], "rewards": [2], "decision": None})
+    writer.write(resumed=1)
+    truth = Truth(tmp_path / "a.truth").update()
+    assert truth.violations == []
+    assert np.array_equal(truth.seen(1), pack(np.array([[0.0, 0.0, 0.0, 5.0]]), np.array([2.0])))
+
+
+def test_a_new_process_reads_only_the_end_of_a_long_file(tmp_path: Path) -> None:
+    writer = TruthWriter(tmp_path / "a.truth")
+    for n in range(6_000):
+        tried(writer, n, f"d-{n}")
+        writer.write(done=n + 1)
+    tail = Truth.tail(tmp_path / "a.truth")
+    assert (tail.n_done, tail.n_tried, tail.last_decision) == (6_000, 6_000, "d-5999")
+    assert tail._tries.keys() < set(range(6_000))
+
+
+# -- the witness
+
+
+def upload(sequence: int, reward: float) -> bytes:
+    rows = np.ones((1, DIM))
+    stats = stats_from_bytes(pack(rows, np.array([reward])).tobytes(), DIM)
+    return encode(request_of(Upload("agent-0", "a-life-of-16-letters", sequence, stats, 0.5)))
+
+
+def reply(version: int, reward: float, acknowledged: int = 1) -> bytes:
+    stats = pack(np.ones((1, DIM)), np.array([reward])).tobytes()
+    return encode(SyncReply(agent="agent-0", version=version, acknowledged=acknowledged, dim=DIM, stats=stats))
+
+
+def test_a_version_with_two_states_is_found() -> None:
+    witness = Witness()
+    witness.reply("/sync", upload(1, 1.0), 200, reply(4, 1.0))
+    witness.reply("/sync", upload(1, 1.0), 200, reply(4, 1.0))
+    assert witness.violations == []
+    witness.reply("/sync", upload(1, 1.0), 200, reply(4, 2.0))
+    assert witness.violations == ["version 4 has two states"]
+
+
+def test_an_upload_that_changes_between_two_tries_is_found() -> None:
+    witness = Witness()
+    witness.request("/v1/models/fire/sync", upload(1, 1.0))
+    witness.request("/v1/models/fire/sync", upload(1, 1.0))
+    assert witness.violations == [] and witness.counts["retries"] == 1
+    witness.request("/v1/models/fire/sync", upload(1, 3.0))
+    assert witness.violations == ["upload ('agent-0', 1) was sent with other contents"]
+
+
+def test_an_answer_without_the_upload_in_it_is_found() -> None:
+    witness = Witness()
+    witness.reply("/sync", upload(2, 1.0), 200, reply(4, 1.0, acknowledged=1))
+    assert witness.violations == ["a 200 to agent-0 2 acknowledges 1"]
+
+
+def test_answers_that_no_agent_should_get_are_found() -> None:
+    witness = Witness()
+    witness.reply("/sync", b"", 503, b'{"error": "overloaded", "message": ""}')
+    assert witness.violations == []
+    witness.reply("/sync", b"", 500, b"oops")
+    witness.reply("/sync", b"", 409, b'{"error": "sequence_gap", "message": ""}')
+    assert witness.violations == [
+        "/sync was answered 500 without a name",
+        "/sync was answered 409 sequence_gap",
+    ]
+
+
+# -- the books
+
+
+@pytest.mark.parametrize("wrong", [{"n_obs": 9}, {"n_obs": 11}, {"sequence": 2}, {"n_uploads": 4}])
+def test_books_that_differ_by_one_are_found(wrong: dict[str, int]) -> None:
+    report: dict[str, Any] = {"waiting": 0, "in_flight": 0, "n": 10, "rounds": 10, "sequence": 3}
+    row = {"n_obs": 10, "sequence": 3, "n_uploads": 3}
+    assert list(check_agent("a", report, row, 10)) == []
+    assert len(list(check_agent("a", report, {**row, **wrong}, 10))) == 1
+
+
+def test_raw_words_in_a_log_are_found() -> None:
+    assert _is_calm('{"event":"exchange","level":"info","status":503}')
+    assert _is_calm("fedbandit: store_unavailable: the database failed")
+    assert not _is_calm("Traceback (most recent call last):")
+    assert not _is_calm('{"event":"merge_failed","level":"error"}')
+
+
+# -- the world
+
+
+def test_a_clock_moves_under_a_process_and_its_patience_does_not(tmp_path: Path) -> None:
+    clocks = Clocks(tmp_path)
+    if clocks.missing is not None:
+        pytest.skip(clocks.missing)
+    program = (
+        "import sys, threading, time\n"
+        "for _ in sys.stdin:\n"
+        "    begun = time.monotonic(); threading.Event().wait(0.01)\n"
+        "    print(time.time(), time.monotonic() - begun, flush=True)"
+    )
+    environment = {**os.environ, **clocks.environment("p")}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True, env=environment) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for offset_s in (0.0, 3e8, -3e8):
+            clocks.move("p", offset_s)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            now, waited = map(float, process.stdout.readline().split())
+            assert abs(now - time.time() - offset_s) < 5.0
+            assert 0.005 < waited < 5.0
+        process.stdin.close()
+
+
+def test_a_small_disk_is_full_and_then_is_not(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path / "disk", megabytes=1)
+    if disk.missing is not None:
+        pytest.skip(disk.missing)
+    try:
+        disk.fill(spare_bytes=0)
+        with pytest.raises(OSError, match="No space left"):
+            (disk.folder / "more").write_bytes(bytes(1 << 17))
+        disk.free()
+        (disk.folder / "more").write_bytes(bytes(1 << 17))
+    finally:
+        disk.close()

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 import fedbandit as fb
 from fedbandit.experiments.figures import LOOKS, QUIET, Look, band, in_style, label_ends
 
+FIGURES = Path(__file__).resolve().parents[1] / "docs" / "figures"
 WAYS = {
     "alone": LOOKS["OFUL independent"],
     "together": LOOKS["FedLinUCB"],
@@ -59,7 +60,7 @@ def options(about: str, figure: str) -> argparse.Namespace:
     """`--quick` for a small run, `--figure` for where the picture goes."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help="a few seconds instead of a minute; the answer is rougher")
-    parser.add_argument("--figure", type=Path, default=Path(__file__).parent / "figures" / figure, help="an SVG file")
+    parser.add_argument("--figure", type=Path, default=FIGURES / f"examples-{figure}", help="an SVG file")
     return parser.parse_args()
 
 

@@ -64,12 +64,12 @@ def test_an_example_answers_and_draws(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_committed_figure_is_small_says_what_it_shows_and_stands_in_the_page(name: str) -> None:
-    figure = EXAMPLES / "figures" / f"{name}.svg"
+    figure = ROOT / "docs" / "figures" / f"examples-{name}.svg"
     assert figure.stat().st_size < 200_000
     assert f"examples/{name}.py" in words_of(figure)
     assert "synthetic" in words_of(figure)
     page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
-    assert f"../examples/figures/{name}.svg" in page and f"python examples/{name}.py" in page
+    assert f"(figures/examples-{name}.svg)" in page and f"python examples/{name}.py" in page
 
 
 def test_every_example_has_a_test() -> None:

@@ -9,12 +9,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fedbandit.algorithms.messages import Download, Receipt, Upload
-from fedbandit.errors import Closed, DimensionMismatch, InvalidInput, LiveError, NotReachable, Refused, StateMismatch
+from fedbandit.errors import (
+    Closed,
+    DimensionMismatch,
+    FormatError,
+    InvalidInput,
+    LiveError,
+    NotReachable,
+    Refused,
+    StateMismatch,
+)
 from fedbandit.sdk.comeback import is_gap, send_again
 from fedbandit.sdk.core import LiveCore
 from fedbandit.sdk.retry import Backoff
 from fedbandit.sdk.transport import Answer, Transport
-from fedbandit.wire.codec import SyncRequest, download_of, encode, request_of
+from fedbandit.wire.codec import SyncRequest, download_of, encode, request_of, require_sound
 
 logger = logging.getLogger("fedbandit.sdk")
 REFUSED_PAUSE_S = 300.0  # somebody has to act; ask again rarely, in case somebody did
@@ -176,13 +185,22 @@ class Link:
             core.journal.tidy()
 
     def _download(self, answer: Answer) -> Download:
-        download = download_of(answer.reply)
+        download = self._usable(answer)
         if download.agent_id != self.core.agent_id or download.stats.dim != self.core.dim:
             raise Refused(
                 f"{self.transport.address} answered agent {download.agent_id!r} with {download.stats.dim} features; "
                 f"expected {self.core.agent_id!r} and {self.core.dim}",
                 reason=DimensionMismatch.code if download.stats.dim != self.core.dim else InvalidInput.code,
             )
+        return download
+
+    def _usable(self, answer: Answer) -> Download:
+        """The download, if one can decide on it: nothing of another one may be adopted, whoever sent it."""
+        try:
+            download = download_of(answer.reply)
+            require_sound(answer.reply, self.core.rule.lam)
+        except FormatError as error:
+            raise NotReachable(f"{self.transport.address} answered with something else than a model: {error}") from None
         return download
 
     def _halt(self, acknowledged: int) -> None:

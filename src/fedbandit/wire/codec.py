@@ -19,6 +19,7 @@ from fedbandit.errors import FormatError, UnsupportedFormat
 VERSION = 1
 CONTENT_TYPE = "application/vnd.fedbandit.v1+msgpack"
 MAX_DIM = 4096
+LARGEST_SUM = 1e170  # more than all uploads that can ever come: 2⁵³ numbers of at most 1e150
 ENVELOPE = 1024  # more than any field but the statistics needs together
 
 
@@ -143,3 +144,15 @@ def reply_of(download: Download, *, settings: str = "") -> SyncReply:
 def download_of(reply: SyncReply) -> Download:
     """The download in a reply."""
     return Download(reply.agent, reply.version, stats_from_bytes(reply.stats, reply.dim), reply.acknowledged)
+
+
+def require_sound(reply: SyncReply, lam: float) -> None:
+    """`FormatError` unless the numbers can be a server's: finite, Σ = λI plus sums of squares, a count."""
+    numbers = numbers_of(reply)
+    top, bottom = float(numbers.max()), float(numbers.min())
+    if not (top <= LARGEST_SUM and bottom >= -LARGEST_SUM):  # a NaN is in neither range
+        raise FormatError("expected the finite statistics of a model")
+    rows = np.arange(reply.dim)
+    diagonal = numbers[rows * reply.dim - rows * (rows - 1) // 2]
+    if float(diagonal.min()) < lam * (1 - 1e-9) or numbers[-3] < 0:
+        raise FormatError(f"expected a model whose Σ has at least λ = {lam:g} on its diagonal, and n_obs ≥ 0")

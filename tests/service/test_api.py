@@ -160,6 +160,8 @@ def test_a_header_without_a_token_is_401_and_says_what_was_expected(service, hea
 
 def test_unknown_addresses_and_methods_have_the_same_shape(service):
     assert problem(service.request("GET", "/v1/nothing")) == (404, "not_found")
+    assert problem(service.request("GET", "/v1/models/a%0Ab")) == (404, "unknown_model")
+    assert problem(service.request("GET", "/a%0Ab")) == (404, "not_found")
     assert problem(service.request("PATCH", "/v1/models")) == (405, "method_not_allowed")
     assert problem(
         service.request("POST", "/v1/models", content=b"{", headers={"Content-Type": "application/json"})

@@ -36,13 +36,11 @@ def make_app(parts: Parts, *, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
         finally:
             await parts.stop()
 
-    everything = [
-        Route("/v1/models/{model}/sync", SyncEndpoint(parts)),
-        *routes,
-        Mount("/", Guard(make_json_app(parts), parts)),
-    ]
+    json_app = Guard(make_json_app(parts), parts)
+    everything = [Route("/v1/models/{model}/sync", SyncEndpoint(parts)), *routes, Mount("/", json_app)]
     # A bare router: an application's middleware would cost every exchange, and the guard does its work.
-    router = Router(everything, lifespan=lifespan)
+    # A mount matches no path with a line break in it; whatever matches nothing is told so in our shape, too.
+    router = Router(everything, lifespan=lifespan, default=json_app)
     allowed = parts.settings.allow_origin
     return Origins(router, allowed) if allowed else router
 

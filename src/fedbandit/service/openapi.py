@@ -19,6 +19,7 @@ STATUSES = {
     "403": "The token may not do this",
     "404": "There is no such model or agent",
     "405": "There is no such method here",
+    "408": "The body did not arrive in time",
     "409": "It contradicts what is there: a gap, a conflict, a stale incarnation, a name that is taken",
     "413": "The body is too long",
     "422": "Numbers of another dimension, or numbers that no data can give",

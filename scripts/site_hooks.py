@@ -23,6 +23,9 @@ GUESTS = {
 PICTURES = "examples/figures"
 HOSTS = {page: path for path, page in GUESTS.items()}
 LINK = re.compile(r"\[(?P<text>[^\]\[]*)\]\((?P<target>[^)\s]+)\)")
+FORMULAS = ("theory.md",)  # pages whose a_b and a^b are formulas throughout
+BASE = r"(?<![A-Za-z_`])[A-Za-mo-z]'?|[Α-Ωα-ω]\u0302?'?|[ℱℝℓ0-9‖²)>]"
+INDEX = re.compile(rf"(?P<base>{BASE})(?P<mark>[_^])(?P<what>\{{[^{{}}]*\}}|\w+)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -40,9 +43,30 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     here = page.file.src_uri
     pieces, end = [], 0
     for fence in FENCE.finditer(markdown):
-        pieces += [_relink(markdown[end : fence.start()], here), fence[0]]
+        pieces += [_prose(markdown[end : fence.start()], here), fence[0]]
         end = fence.end()
-    return "".join([*pieces, _relink(markdown[end:], here)])
+    return "".join([*pieces, _prose(markdown[end:], here)])
+
+
+def _prose(text: str, here: str) -> str:
+    text = _relink(text, here)
+    if here not in FORMULAS:
+        return text
+    parts = re.split(r"(`[^`\n]*`|\]\([^)]*\))", text)  # code and addresses stay as they are
+    return "".join(part if i % 2 else _typeset(part) for i, part in enumerate(parts))
+
+
+def _typeset(text: str) -> str:
+    """a_b and a^{b} as sub- and superscripts, from the inside out."""
+    before = None
+    while before != text:
+        before, text = text, INDEX.sub(_index, text)
+    return text
+
+
+def _index(found: re.Match[str]) -> str:
+    tag = "sub" if found["mark"] == "_" else "sup"
+    return f"{found['base']}<{tag}>{found['what'].strip('{}')}</{tag}>"
 
 
 def _relink(text: str, here: str) -> str:

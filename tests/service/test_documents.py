@@ -37,7 +37,7 @@ def test_every_error_code_that_the_document_names_exists_with_its_status():
 
 
 def test_every_setting_is_documented():
-    text = (DOCS / "operations.md").read_text(encoding="utf-8")
+    text = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
     for field in fields(ServerSettings):
         assert f"`{field.name}`" in text
         assert f"`{PREFIX}{field.name.upper()}`" in text

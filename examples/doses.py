@@ -4,7 +4,7 @@
 
 The data are synthetic, and this is no medical advice. A patient's benefit rises with the dose, then side effects take
 over; where that happens depends on age and kidney function. Twenty-five patients are too few for a clinic to find out,
-three hundred are enough. Only sums leave a clinic. β and λ are those with which learning alone goes best.
+three hundred are enough. Only sums leave a clinic. Of the β and λ we tried, these are the best for learning alone.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The data are synthetic. A visitor sees a price and may think about it for a week
 sell by then will not. A decision waits for its reward without holding up the next: `choose` now, `observe` when the
 week is over. Rewards are booked at the end of the week for everybody, sold or not: booking sales as they come would
 make every price look better than it is, because those who do not buy never say so.
-β and λ are those with which learning alone goes best.
+Of the β and λ we tried, these are the best for learning alone.
 """
 
 from __future__ import annotations

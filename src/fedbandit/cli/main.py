@@ -16,6 +16,7 @@ from fedbandit import __version__
 from fedbandit.cli.advise import advise
 from fedbandit.cli.agent import agent
 from fedbandit.cli.agents import app as agents
+from fedbandit.cli.backup import backup, restore
 from fedbandit.cli.demo import demo
 from fedbandit.cli.doctor import doctor
 from fedbandit.cli.models import app as models
@@ -56,6 +57,8 @@ app.command(rich_help_panel="Ask questions")(advise)
 app.command(rich_help_panel="Run a fleet")(demo)
 app.command(rich_help_panel="Run a fleet")(serve)
 app.command(rich_help_panel="Run a fleet")(agent)
+app.command(rich_help_panel="Run a fleet")(backup)
+app.command(rich_help_panel="Run a fleet")(restore)
 app.add_typer(models, name="models", rich_help_panel="Run a fleet")
 app.add_typer(agents, name="agents", rich_help_panel="Run a fleet")
 app.add_typer(tokens, name="tokens", rich_help_panel="Run a fleet")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+import zlib
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -141,8 +142,9 @@ class Model:
 
     @property
     def tag(self) -> str:
-        """The ETag of the model's state."""
-        return f'"{self.version}-{self.settings_id}"'
+        """The ETag of the model's state; the sums are in it, since a restored server comes by its versions again."""
+        sums = zlib.crc32(repr((self.n_obs, self.reward_sum, self.reward_sq_sum)).encode())
+        return f'"{self.version}-{sums:08x}-{self.settings_id}"'
 
     @property
     def effective_alpha(self) -> float:

@@ -46,7 +46,7 @@ class SqliteStore:
     async def open(self) -> None:
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = _locked(self.directory / LOCK_NAME)
+            self._lock = locked(self.directory / LOCK_NAME)
         except OSError as error:
             raise StoreUnavailable(f"the data directory {self.directory} cannot be used: {error}") from None
         self._writer = Worker("fedbandit-writer", lambda: connect(self.path))
@@ -174,7 +174,7 @@ def migrate(connection: sqlite3.Connection) -> None:
             connection.execute("UPDATE schema_version SET version = ?", (todo[-1].number,))
 
 
-def _locked(path: Path) -> IO[bytes]:
+def locked(path: Path) -> IO[bytes]:
     """The lock file, held until it is closed or the process ends, however it ends."""
     file = path.open("ab")
     try:

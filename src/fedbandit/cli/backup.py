@@ -1,0 +1,32 @@
+"""`fedbandit backup` and `fedbandit restore`: copies of a server's directory. PostgreSQL has pg_dump and pg_restore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Data = Annotated[Path, typer.Option(envvar="FEDBANDIT_DATA", help="Directory of the embedded store.")]
+
+
+def backup(
+    out: Annotated[Path, typer.Option(help="File to write; it must not exist.")],
+    data: Data = Path("fedbandit-data"),
+) -> None:
+    """Copy a server's store into one file, while it runs."""
+    from fedbandit.service.backup import backup as make
+
+    make(data, out)
+    typer.echo(f"{out} holds {data} as of now")
+
+
+def restore(
+    source: Annotated[Path, typer.Option("--from", help="A file that `fedbandit backup` wrote.")],
+    data: Data = Path("fedbandit-data"),
+) -> None:
+    """Put a backup in the place of a stopped server's store; the old one is moved aside."""
+    from fedbandit.service.backup import restore as bring_back
+
+    aside = bring_back(data, source)
+    typer.echo(f"{data} is as {source} was" + ("" if aside is None else f"; what it was before is in {aside}"))

@@ -18,7 +18,7 @@ HEAD = """# Settings
 
 `fedbandit serve` takes settings from a TOML file (`--config`), then from the environment, then from its options; the
 later wins. An unknown name in the file is an error, so is a value of the wrong type. [Running a
-server](../operations.md) says when to change them.
+server](../operations.md) says when to change them. Where "option" says yes, `tls_cert` is also `--tls-cert`, and so on.
 
 | setting | environment | option | default | meaning |
 |---|---|---|---|---|
@@ -52,7 +52,7 @@ def page() -> str:
 
 
 def _row(field: Any) -> str:
-    option = f"`--{field.name.replace('_', '-')}`" if field.name in _options() else ""
+    option = "yes" if field.name in _options() else ""
     words = meanings()[field.name]
     assert words, f"{field.name} has neither a comment nor an option with help"
     return f"| `{field.name}` | `{PREFIX}{field.name.upper()}` | {option} | {_shown(field.default)} | {words} |\n"

@@ -62,13 +62,10 @@ class Coordinator:
 
     async def receive(self, model: str, upload: Incoming) -> Answer:
         """Merge the upload, durably, and answer; a refusal is raised. `Overloaded` when too many wait already."""
-        if self._draining:
-            raise Overloaded("the server is shutting down")
+        self.require_room(model)
         lane = self._lanes.get(model)
         if lane is None:
             lane = self._lanes[model] = _Lane()
-        if len(lane.waiting) >= self._max_queue:
-            raise Overloaded(f"{self._max_queue} uploads to model {model!r} wait already")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         lane.waiting.append(_Waiting(upload, future))
@@ -76,6 +73,14 @@ class Coordinator:
         if lane.task is None:
             lane.task = loop.create_task(self._drain(model, lane))
         return await future
+
+    def require_room(self, model: str) -> None:
+        """`Overloaded` when too many uploads wait; asked before anything is read, so that shedding costs little."""
+        if self._draining:
+            raise Overloaded("the server is shutting down")
+        lane = self._lanes.get(model)
+        if lane is not None and len(lane.waiting) >= self._max_queue:
+            raise Overloaded(f"{self._max_queue} uploads to model {model!r} wait already")
 
     async def drain(self) -> None:
         """Take nothing new, and finish what was accepted."""

@@ -95,6 +95,7 @@ class SyncEndpoint:
     async def _exchange(
         self, scope: Scope, receive: Receive, model: str, log: dict[str, Any]
     ) -> tuple[Answer, Incoming]:
+        self._parts.coordinator.require_room(model)
         headers = _headers(scope)
         principal, token_hash = await self._parts.gate.agent(headers.get(b"authorization"), model)
         log["agent"] = principal.name
@@ -155,13 +156,14 @@ class SyncEndpoint:
             raise Overloaded("too many bodies are being received")
         self._n_inflight += length
         try:
-            message = await receive()
-            if message["type"] == "http.request" and not message.get("more_body", False):
-                body: bytes = message.get("body", b"")
-                if len(body) > limit:
-                    raise _too_large(limit)
-                return body
+            # The first byte, too: a client that sends none would hold the memory set aside for it for ever.
             async with asyncio.timeout(self._parts.settings.body_timeout_s):
+                message = await receive()
+                if message["type"] == "http.request" and not message.get("more_body", False):
+                    body: bytes = message.get("body", b"")
+                    if len(body) > limit:
+                        raise _too_large(limit)
+                    return body
                 return await _rest(message, receive, limit)
         except TimeoutError:
             raise BodyTooSlow("the body did not arrive in time") from None

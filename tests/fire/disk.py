@@ -33,6 +33,7 @@ class SmallDisk:
         with (self.folder / BALLAST).open("wb", buffering=0) as file, contextlib.suppress(OSError):
             for _ in range(n_bytes // CHUNK):
                 file.write(bytes(CHUNK))
+            file.write(bytes(n_bytes % CHUNK))
 
     def free(self) -> None:
         """Give it back."""

@@ -49,9 +49,12 @@ def run(
 async def _serve(
     server: _Server, parts: Parts, listener: socket.socket, new_admin_token: bool, say: Callable[[str], None]
 ) -> None:
+    # Opened and written to before anybody is let in, so that a store that cannot be used is told plainly.
+    await parts.start()
+    token = await admin.first_admin_token(parts, renew=new_admin_token)
+
     async def announce() -> None:
         _calm_collector()
-        token = await admin.first_admin_token(parts, renew=new_admin_token)
         host, port = listener.getsockname()[:2]
         if token is not None:
             say(f"admin token, shown only this once: {token}")
@@ -59,8 +62,6 @@ async def _serve(
         say(f"fedbandit serves on {parts.settings.scheme}://{address}:{port}")
 
     server.announce = announce
-    # Opened here first, so that a store that cannot be used is told plainly, before anybody is let in.
-    await parts.start()
     await server.serve(sockets=[listener])
 
 

@@ -93,7 +93,8 @@ class LibraryLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         kind, error = record.exc_info[:2] if record.exc_info else (None, None)
         reason = {} if kind is None else {"error": kind.__name__, "reason": str(error)}
-        self._log.warning("library", source=record.name, message=record.getMessage(), **reason)
+        say = self._log.error if record.levelno >= logging.ERROR else self._log.warning
+        say("library", source=record.name, message=record.getMessage(), **reason)
 
     def __enter__(self) -> Self:
         logging.getLogger().addHandler(self)

@@ -297,7 +297,9 @@ async def _reaching() -> AsyncIterator[None]:
     try:
         yield
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-        raise StoreUnavailable(f"the database failed: {type(error).__name__}: {error}") from None
+        # PostgreSQL adds details and hints in lines of their own.
+        words = "; ".join(str(error).splitlines())
+        raise StoreUnavailable(f"the database failed: {type(error).__name__}: {words}") from None
 
 
 async def _migrate(connection: Any) -> None:

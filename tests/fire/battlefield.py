@@ -92,14 +92,15 @@ class Battlefield:
 
     def wait_ready(self, port: int, timeout_s: float = 60.0) -> None:
         end = time.monotonic() + timeout_s
-        while time.monotonic() < end:
-            try:
-                if self.http.request("GET", f"http://127.0.0.1:{port}/readyz", timeout=5.0).status == 200:
-                    return
-            except urllib3.exceptions.HTTPError:
-                pass
+        while not self.is_ready(port):
+            assert time.monotonic() < end, f"the server on port {port} was not ready after {timeout_s:g} s"
             time.sleep(0.1)
-        raise AssertionError(f"the server on port {port} was not ready after {timeout_s:g} s")
+
+    def is_ready(self, port: int) -> bool:
+        try:
+            return self.http.request("GET", f"http://127.0.0.1:{port}/readyz", timeout=5.0).status == 200
+        except urllib3.exceptions.HTTPError:
+            return False
 
     def request(self, method: str, path: str, **options: Any) -> urllib3.BaseHTTPResponse:
         headers = {"Authorization": f"Bearer {self.admin_token}"}

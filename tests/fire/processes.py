@@ -57,6 +57,10 @@ class Victim:
             self.process.wait(10.0)
         return done
 
+    def want(self) -> None:
+        """It shall run again."""
+        self.wanted = True
+
     def pause(self) -> bool:
         self.paused = self.signal(signal.SIGSTOP)
         return self.paused

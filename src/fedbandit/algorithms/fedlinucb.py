@@ -12,10 +12,12 @@ from fedbandit.algorithms.base import BaseAgent, Judgement
 from fedbandit.algorithms.messages import Download, Pull, Receipt, Request, Upload
 from fedbandit.algorithms.rules import LinearRule, check_agent_id, one_of
 from fedbandit.algorithms.server import BaseServer
-from fedbandit.core.arrays import Matrix, Vector, at_least
+from fedbandit.core import radius as radii
+from fedbandit.core.arrays import Matrix, Vector, at_least, whole_at_least
 from fedbandit.core.growth import GrowthTracker, exceeds
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
+from fedbandit.errors import InvalidParameter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,19 +27,33 @@ class FedLinUCB(LinearRule):
     `alpha` is the determinant growth that triggers an exchange (0: always, inf: never); it is not exploration, which
     is `beta`, a number or a `fb.radius`. Options beyond the paper, each with the same guarantee: `join` downloads once
     before the first decision, `refresh="arrival"` delays the download of an exchange to the agent's next round,
-    `trigger="spectral"` exchanges when λ_max(Σ_m⁻¹ Σ_loc) > α.
+    `trigger="spectral"` exchanges when λ_max(Σ_m⁻¹ Σ_loc) > α. `min_upload` is the fewest observations that travel
+    together; it costs what a larger α costs (`fb.theory.held_back_alpha`), so radii that depend on α refuse it.
     """
 
     alpha: float = 1.0
     join: bool = False
     refresh: str = "upload"
     trigger: str = "determinant"
+    min_upload: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "min_upload", whole_at_least(self.min_upload, 1, "min_upload"))
+        if self.min_upload > 1 and isinstance(self.radius, radii.Adaptive | radii.Paper):
+            raise InvalidParameter(
+                f"this radius holds while buffers stay below alpha, and min_upload = {self.min_upload} lets them grow; "
+                f"use fb.radius.exogenous, or a larger alpha (fb.theory.held_back_alpha) instead of min_upload"
+            )
         object.__setattr__(self, "alpha", at_least(self.alpha, 0.0, "alpha"))
         one_of(self.refresh, ("upload", "arrival"), "refresh")
         one_of(self.trigger, ("determinant", "spectral"), "trigger")
+
+    def to_dict(self) -> dict[str, Any]:
+        values = super().to_dict()
+        if self.min_upload == 1:  # as it was written before there was a choice: ids of specs stay
+            del values["min_upload"]
+        return values
 
     @property
     def trigger_level(self) -> float:
@@ -123,7 +139,7 @@ class FedLinUCBAgent(BaseAgent):
     def should_upload(self) -> bool:
         """Whether det(Σ_m + Σ_loc) > (1 + α) det Σ_m (or the spectral test) holds for the buffer."""
         with self._lock:
-            if self._local is None or self._local.n_obs == 0 or self._tracker is None:
+            if self._local is None or self._local.n_obs < self.rule.min_upload or self._tracker is None:
                 return False
             # det(I + A) ≥ 1 + λ_max(A): the spectral trigger never fires before this one does.
             if not exceeds(self._tracker.value, self._threshold):
@@ -138,11 +154,11 @@ class FedLinUCBAgent(BaseAgent):
         return exceeds(self._top_bound, self.rule.alpha)
 
     def upload_now(self) -> Upload | None:
-        """The buffer as an upload, trigger or not; the unanswered upload if there is one, None if nothing was seen."""
+        """The buffer as an upload, trigger or not; the unanswered one if there is one, None if too little was seen."""
         with self._lock:
             if self.in_flight is not None:
                 return self.in_flight
-            if self._local is None or self._local.n_obs == 0:
+            if self._local is None or self._local.n_obs < self.rule.min_upload:
                 return None
             return self._send(self.growth)
 

@@ -164,6 +164,18 @@ def _learning_regret(
     return 2 * math.sqrt(2 * (1 + n_agents * alpha)) * beta * math.sqrt(potential)
 
 
+def held_back_alpha(*, alpha: float, min_upload: int, lam: float, action_bound: float) -> float:
+    """The α' that stands for α in every bound on buffers when uploads wait for `min_upload` observations.
+
+    A buffer either satisfies the trigger's bound tr(Σ_m⁻¹Σ_loc) ≤ α, or has at most min_upload − 1 observations, and
+    then tr(Σ_m⁻¹Σ_loc) ≤ (min_upload − 1)·L²/λ. The message bound keeps its α: an upload still grows det Σ by it.
+
+    >>> held_back_alpha(alpha=1.0, min_upload=5, lam=2.0, action_bound=1.0)
+    2.0
+    """
+    return max(alpha, (min_upload - 1) * action_bound**2 / lam)
+
+
 def lower_bound_messages(*, n_agents: int, n_rounds: int) -> float:
     """M / log(T/M): the order of messages below which nobody beats M independent learners (Theorem 2)."""
     if n_rounds <= n_agents:

@@ -25,8 +25,8 @@ OUR_RULES = (FedLinUCB, OFUL, DisLinUCB, AsyncLinUCB)
 
 
 def has_kernel(rule: Rule) -> TypeGuard[AnyRule]:
-    """Whether a kernel plays this rule; a subclass may do anything, so it does not count."""
-    return type(rule) in OUR_RULES
+    """Whether a kernel plays this rule; a subclass may do anything, so it does not count. None waits for batches."""
+    return type(rule) in OUR_RULES and getattr(rule, "min_upload", 1) == 1
 
 
 def run_compiled(

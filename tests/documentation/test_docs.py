@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.documentation.blocks import ROOT, Block, blocks_of, documents
 from tests.documentation.sessions import DATABASES, is_session, script
@@ -19,10 +22,11 @@ from tests.postgres import fresh_database, postgres
 
 __all__ = ["postgres"]
 
+COMMANDS = ("sh", "console")
 LANGUAGES = {
+    *COMMANDS,
     "python",
     "pycon",
-    "sh",
     "text",
     "json",
     "toml",
@@ -47,7 +51,7 @@ import numpy as np
 import fedbandit as fb
 X, x, reward = np.eye(3), np.eye(3)[0], 1.0
 """
-SHELL = [block for path in SINGLE for block in blocks_of(path) if block.language == "sh"]
+SHELL = [block for path in SINGLE for block in blocks_of(path) if block.language in COMMANDS]
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=lambda path: str(path.relative_to(ROOT)))
@@ -115,7 +119,7 @@ def test_what_a_document_does_with_a_server_works_with_a_real_one(
     block: Block, server: LiveServer, tmp_path: Path
 ) -> None:
     agent = f"reader-{block.path.stem}-{block.line}"
-    if block.language == "sh":
+    if block.language in COMMANDS:
         access = {"FEDBANDIT_URL": server.url, "FEDBANDIT_TOKEN": server.admin_token}
         _run(["bash", "-euo", "pipefail", "-c", block.code], tmp_path, access)
         return
@@ -129,6 +133,15 @@ def test_what_a_document_does_with_a_server_works_with_a_real_one(
 @pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_document_uses_only_languages_that_somebody_checks(path: Path) -> None:
     assert {block.language for block in blocks_of(path)} <= LANGUAGES
+
+
+PARSERS: dict[str, Callable[[str], object]] = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
+DATA = [block for path in documents() for block in blocks_of(path) if block.language in PARSERS and not block.not_run]
+
+
+@pytest.mark.parametrize("block", DATA, ids=lambda block: block.name)
+def test_files_that_a_document_shows_can_be_read(block: Block) -> None:
+    assert PARSERS[block.language](block.code)
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))

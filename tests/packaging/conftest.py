@@ -48,7 +48,7 @@ class Environment:
             env={**environment, "OPENBLAS_NUM_THREADS": "1", "COLUMNS": "200"},
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=800,
             check=False,
         )
         assert status is None or done.returncode == status, done.stdout[-3000:] + done.stderr[-3000:]

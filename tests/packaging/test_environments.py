@@ -21,7 +21,7 @@ from tests.packaging.conftest import Built, Environment, make_environment
 from tests.postgres import database, postgres
 
 __all__ = ["database", "postgres"]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # downloads, and the machine may be busy
 
 LIBRARY = """
 import sys, numpy as np, fedbandit as fb

@@ -9,6 +9,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import fedbandit
+from fedbandit import sdk
 from fedbandit.algorithms.base import BaseAgent, Scores
 from fedbandit.algorithms.fedlinucb import FedLinUCBAgent, FedLinUCBServer
 from fedbandit.simulation.participation import PARTICIPATION
@@ -38,6 +39,9 @@ BESIDES: dict[str, tuple[tuple[str, Any], ...]] = {
         ("FedLinUCB's agent", FedLinUCBAgent),
         ("FedLinUCB's server", FedLinUCBServer),
         ("Scores", Scores),
+    ),
+    "Live": tuple(
+        (f"fedbandit.sdk.{name}", getattr(sdk, name)) for name in sdk.__all__ if name not in fedbandit.__all__
     ),
 }
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -162,5 +166,7 @@ def _markdown(doc: str) -> str:
         elif inside and not line.strip():
             out.append("```")
             inside = False
-        out.append(line)
+        out.append(
+            line if inside else line.replace("θ*", "θ\\*")
+        )  # two stars would make the words between them oblique
     return "\n".join([*out, "```"] if inside else out)

@@ -69,7 +69,7 @@ def _declared(callback: Any) -> Iterator[tuple[str, Any, Any, Any]]:
 
 def _parameter(name: str, kind: Any, info: OptionInfo | ArgumentInfo, default: Any) -> Parameter:
     many, kind = _plain(kind)
-    meaning = (info.help or "").replace("|", "\\|").replace("[", "\\[")
+    meaning = (info.help or "").replace("|", "\\|").replace("[", "\\[").replace("θ*", "θ\\*")
     if info.envvar:
         meaning += f" Environment: `{info.envvar}`."
     if isinstance(info, ArgumentInfo):

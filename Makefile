@@ -10,11 +10,13 @@ BIN := $(VENV)/bin
 DEMO_EXTRAS := cli,server,lab,data
 DEV_EXTRAS := $(DEMO_EXTRAS),postgres,ray,test,dev,docs
 BENCH_EXTRAS := $(DEV_EXTRAS),bench
+FUZZ_EXTRAS := $(DEV_EXTRAS),fuzz
 
 # One environment, filled as far as a target needs it. A stamp says how far; it is older than a changed pin.
 DEMO_READY := $(VENV)/.ready-demo
 DEV_READY := $(VENV)/.ready-dev
 BENCH_READY := $(VENV)/.ready-bench
+FUZZ_READY := $(VENV)/.ready-fuzz
 PINS := pyproject.toml constraints.txt
 
 TESTS ?= tests src
@@ -22,7 +24,7 @@ BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two installers must not write into one environment
-.PHONY: help setup setup-bench demo test test-slow fire check docs bench clean distclean
+.PHONY: help setup setup-bench demo test test-slow fire fuzz audit check docs bench clean distclean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,6 +46,12 @@ test-slow: $(DEV_READY)  ## long statistical and multi-process tests, one after 
 fire: $(DEV_READY)  ## kill, pause, cut and fill for ten minutes, and count; LONG=1: an hour for each store
 	@set -e; for store in sqlite postgres; do echo "== $$store"; \
 	  $(BIN)/python -m tests.fire --store $$store --minutes $(if $(LONG),60,5) $(ARGS); done
+
+fuzz: $(FUZZ_READY)  ## a million hostile bodies, coverage-guided; RUNS=... for another number
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.hostile.fuzz --runs $(or $(RUNS),1000000) $(ARGS)
+
+audit: $(FUZZ_READY)  ## look for known vulnerabilities of what we install; where that cannot be asked, list the versions
+	$(BIN)/python scripts/audit.py $(ARGS)
 
 check: $(DEV_READY)  ## format (in CI: only look), lint, types
 	$(BIN)/ruff format $(if $(CI),--check) .
@@ -104,4 +112,8 @@ $(DEV_READY): $(PINS) | $(BIN)/python
 
 $(BENCH_READY): $(PINS) | $(BIN)/python
 	$(call install,$(BENCH_EXTRAS))
+	@touch $(DEMO_READY) $(DEV_READY) $@
+
+$(FUZZ_READY): $(PINS) | $(BIN)/python
+	$(call install,$(FUZZ_EXTRAS))
 	@touch $(DEMO_READY) $(DEV_READY) $@

@@ -17,6 +17,7 @@ from fedbandit.wire.codec import SyncReply, encode, request_of
 from tests.fire.checks import _is_calm, check_agent
 from tests.fire.clock import Clocks
 from tests.fire.disk import SmallDisk
+from tests.fire.figures import BEGIN, END, table, write
 from tests.fire.schedule import KINDS, ONLY, Action, storms
 from tests.fire.truth import DIM, Truth, TruthWriter, pack
 from tests.fire.witness import Witness
@@ -178,3 +179,20 @@ def test_a_small_disk_is_full_and_then_is_not(tmp_path: Path) -> None:
         (disk.folder / "more").write_bytes(bytes(1 << 17))
     finally:
         disk.close()
+
+
+# -- the figures
+
+
+def test_figures_are_written_between_their_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    parts: dict[str, dict[str, int]] = {name: {} for name in ("network", "messages", "servers", "agents_met")}
+    run = {"store": "sqlite", "seed": 1, "seconds": 3600, "checkpoints": 70, "process_starts": 9, "uploads": 12345}
+    run |= {"observations": 5, "violations": [], "actions": {"kill_agent": 7}, **parts}
+    write(page, table([run, run]))
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert (
+        "| agents killed (SIGKILL), paused | 7, 0 | 7, 0 |" in text and "| uploads merged | 12 345 | 12 345 |" in text
+    )

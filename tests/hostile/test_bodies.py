@@ -68,7 +68,7 @@ def test_messages_with_changed_fields_do_no_harm(door: Door) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=50_000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(source=st.sampled_from([*seeds(), *CORPUS]), seed=st.integers(0, 1 << 32), cut=st.binary(max_size=12))
 def test_messages_drawn_by_hypothesis_do_no_harm(door: Door, source: bytes, seed: int, cut: bytes) -> None:
     body = mutated(source, Random(seed)) + cut

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedbandit as fb
@@ -13,6 +13,7 @@ from fedbandit.simulation.compiled.engine import has_kernel
 from tests.sdk.helpers import make_hub, make_live
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     k=st.integers(1, 6),
     alpha=st.sampled_from([0.0, 0.01, 0.3, 2.0]),

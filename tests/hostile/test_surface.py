@@ -140,4 +140,4 @@ def test_every_call_is_answered_as_described(surface: Surface, who: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ROLES)
 def test_every_call_is_answered_as_described_at_length(surface: Surface, who: str) -> None:
-    check(surface, who, 150)
+    check(surface, who, 30)

@@ -231,12 +231,13 @@ class Fleet:
 
     def rejoin_by(self, work: Any, name: str) -> None:
         """A new life begins: what the old one still holds, and the server lacks, goes along."""
-        before = set(self.held(name)) - self.books.merged
-        absorbed = {key for key in before if key in self.books.made}
-        work()
         core = self.agents[name]._core
-        if all(core.incarnation != incarnation for _, incarnation, _ in absorbed):
-            self.books.absorbed |= absorbed
+        life, n_answered, kept = core.incarnation, core.n_answered, set(self.held(name)) - self.books.merged
+        work()
+        if core.incarnation != life:
+            # Asking may have made one more upload of the old life; it was refused, and went along as well.
+            sent = {key for key in self.books.made if key[:2] == (name, life) and key[2] > n_answered}
+            self.books.absorbed |= (kept & set(self.books.made)) | sent
 
     def _let_go(self, name: str, place: Path) -> None:
         agent = self.agents[name]

@@ -93,6 +93,7 @@ class Crashes(RuleBasedStateMachine):
     @rule()
     def restore(self):
         self.fleet.restore()
+        self.old.clear()
 
     @property
     def old(self):

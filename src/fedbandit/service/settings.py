@@ -35,6 +35,7 @@ class ServerSettings:
     log_level: str = "info"
     max_batch: int = 128  # uploads in one transaction
     max_queue: int = 1024  # uploads of one model that may wait; beyond them 503
+    max_turn_ms: int = 250  # reading uploads in one turn of the event loop; those beyond it are shed with 503
     max_inflight_mb: int = 256  # bodies in memory at one time, together
     max_json_kb: int = 1024  # the longest body of an admin call
     body_timeout_s: float = 30.0  # for a body to arrive
@@ -42,7 +43,7 @@ class ServerSettings:
     pool_size: int = 8  # connections to PostgreSQL
 
     def __post_init__(self) -> None:
-        for name in ("max_batch", "max_queue", "max_inflight_mb", "max_json_kb", "pool_size"):
+        for name in ("max_batch", "max_queue", "max_turn_ms", "max_inflight_mb", "max_json_kb", "pool_size"):
             if getattr(self, name) < 1:
                 raise InvalidParameter(f"expected {name} ≥ 1, got {getattr(self, name)}")
         if not 0 <= self.port <= 65535:

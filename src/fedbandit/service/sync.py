@@ -56,6 +56,8 @@ class SyncEndpoint:
         self._parts = parts
         self._settings: dict[str, ModelSettings] = {}
         self._n_inflight = 0
+        self._turn_began: float | None = None
+        self._max_turn_s = parts.settings.max_turn_ms / 1e3
         self._max_inflight = parts.settings.max_inflight_mb << 20
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,12 +97,13 @@ class SyncEndpoint:
     async def _exchange(
         self, scope: Scope, receive: Receive, model: str, log: dict[str, Any]
     ) -> tuple[Answer, Incoming]:
-        self._parts.coordinator.require_room(model)
+        self._require_capacity(model)
         headers = _headers(scope)
         principal, token_hash = await self._parts.gate.agent(headers.get(b"authorization"), model)
         log["agent"] = principal.name
         settings = self._settings.get(model) or await self._load(model)
         body = await self._read(receive, headers, codec.max_bytes(settings.dim))
+        self._require_capacity(model)  # a long body comes in pieces, and meanwhile others came
         request = codec.decode_request(body)
         log["sequence"] = request.sequence
         if request.agent != principal.name:
@@ -115,6 +118,23 @@ class SyncEndpoint:
             self._settings.pop(model, None)  # deleted, or made anew by another replica
             raise
         return answer, upload
+
+    def _require_capacity(self, model: str) -> None:
+        """`Overloaded` when too many uploads wait, or one turn of the event loop has read uploads for too long.
+
+        Past saturation the backlog is in sockets that nobody has read yet, where the coordinator does not see it; but
+        the more of them are ready, the longer a turn lasts. What is shed costs a fraction of what is read.
+        """
+        now = time.perf_counter()
+        if self._turn_began is None:
+            self._turn_began = now
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        elif now - self._turn_began > self._max_turn_s:
+            raise Overloaded("more uploads arrived at once than can be read in time")
+        self._parts.coordinator.require_room(model)
+
+    def _end_turn(self) -> None:
+        self._turn_began = None
 
     async def _checked(
         self, request: codec.SyncRequest, settings: ModelSettings, token_hash: bytes, n_bytes: int

@@ -54,6 +54,25 @@ def rounds_of(agent: LiveAgent, sets: np.ndarray, n_rounds: int) -> tuple[list[i
     return choose, observe
 
 
+def chooses_of(agent: LiveAgent, sets: np.ndarray, n_rounds: int) -> list[int]:
+    """Nanoseconds of each `choose` where rewards come late: fifty decisions, then their fifty rewards.
+
+    What an `observe` between two decisions does to the caches is in `rounds_of`; this is what `choose` itself pays.
+    """
+    clock = time.perf_counter_ns
+    times = []
+    for start in range(0, n_rounds, 50):
+        decisions = []
+        for t in range(start, start + 50):
+            actions = sets[t % len(sets)]
+            begun = clock()
+            decisions.append(agent.choose(actions))
+            times.append(clock() - begun)
+        for decision in decisions:
+            agent.observe(decision, 0.5)
+    return times
+
+
 def bench_calls(n_rounds: int) -> dict[str, float]:
     """Three agents in turns, so that a busy moment of the machine hits all of them."""
     sets = np.random.default_rng(0).random((512, N_ACTIONS, DIM)) - 0.5
@@ -72,13 +91,20 @@ def bench_calls(n_rounds: int) -> dict[str, float]:
                 choose, observe = rounds_of(agent, sets, max(n_rounds // (100 if name == "strict" else 10), 1))
                 times[name][0].extend(choose)
                 times[name][1].extend(observe)
+        alone: dict[str, list[int]] = {"memory": [], "fast": []}
+        for _ in range(10):
+            for name, times_alone in alone.items():
+                times_alone.extend(chooses_of(agents[name], sets, max(n_rounds // 10, 1)))
         for agent in agents.values():
             agent.close()
     found = {}
     for name, (choose, observe) in times.items():
         found[f"choose_{name}_us"], found[f"choose_{name}_p99_us"] = quantiles(choose)
         found[f"observe_{name}_us"], found[f"observe_{name}_p99_us"] = quantiles(observe)
-    found["choose_ratio"] = found["choose_fast_us"] / found["choose_memory_us"]
+    for name, times_alone in alone.items():
+        found[f"choose_late_rewards_{name}_us"] = quantiles(times_alone)[0]
+    found["choose_ratio"] = found["choose_late_rewards_fast_us"] / found["choose_late_rewards_memory_us"]
+    found["choose_ratio_after_observe"] = found["choose_fast_us"] / found["choose_memory_us"]
     return found
 
 

@@ -83,6 +83,17 @@ def in_a_child(action):
     return said
 
 
+def test_a_closed_agent_leaves_its_directory_free_while_a_child_has_not_let_go_yet(tmp_path):
+    with make_live(make_hub(), state_dir=tmp_path / "state") as agent:
+        copy = os.dup(
+            agent._core.journal._lock_file
+        )  # as a child has one from the fork until it runs for the first time
+    try:
+        make_live(make_hub(), state_dir=tmp_path / "state").close()
+    finally:
+        os.close(copy)
+
+
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_is_refused_and_its_parent_goes_on(tmp_path):
     hub = make_hub()

@@ -27,7 +27,7 @@ import numpy as np
 from fedbandit.core.arrays import Vector
 from fedbandit.errors import FormatError, InvalidParameter, JournalFailed
 from fedbandit.sdk.decisions import BOOT_GAP, FIELDS, DecisionRing, Waiting, decode_waiting, encode_waiting
-from fedbandit.sdk.state_files import connect_database, lock_directory, open_database
+from fedbandit.sdk.state_files import connect_database, lock_directory, open_database, unlock
 
 MAX_RECORDS = 4096  # replayed in a fraction of a second
 MAX_WAL_BYTES = 4 << 20
@@ -92,7 +92,7 @@ class Journal:
             self._db = open_database(directory / "journal.db", DURABILITY[durability])
             self._wal = os.open(directory / "journal.db-wal", os.O_RDONLY | os.O_CLOEXEC)
         except BaseException:
-            os.close(self._lock_file)
+            unlock(self._lock_file)
             raise
         self.saved = self._read_state()
 
@@ -234,7 +234,7 @@ class Journal:
                 self._ring.close()
             self._db.close()
             os.close(self._wal)
-            os.close(self._lock_file)
+            unlock(self._lock_file)
 
     def let_go_after_fork(self) -> None:
         """In a forked child: the directory stays its parent's, and is free when the parent ends."""

@@ -46,6 +46,12 @@ def lock_directory(directory: Path) -> int:
     return handle
 
 
+def unlock(handle: int) -> None:
+    """Let others in, also while a child that was forked just now has not yet closed its copy of the handle."""
+    fcntl.flock(handle, fcntl.LOCK_UN)
+    os.close(handle)
+
+
 def connect_database(path: Path, synchronous: str) -> sqlite3.Connection:
     """A connection that any thread may use, one at a time, with transactions made by hand."""
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)

@@ -426,3 +426,18 @@ def test_a_model_that_was_made_anew_does_not_leave_its_old_estimate_behind(tmp_p
     again.settings = "2"
     with make_live(again, state_dir=tmp_path, sync="inline") as agent:
         assert agent.predict(X)[0] == 0.0
+
+
+def test_closing_on_a_full_disk_says_so_lets_go_of_everything_and_loses_nothing(tmp_path):
+    hub = make_hub(alpha=float("inf"))
+    way = Way(hub)
+    closed = []
+    way.close = lambda: closed.append(True)
+    agent = make_live(way, state_dir=tmp_path / "state")
+    agent.observe(X[0], 1.0)
+    agent._core.journal._db.execute("PRAGMA query_only = 1")
+    with pytest.raises(JournalFailed):
+        agent.close()
+    assert closed == [True]
+    with make_live(hub, state_dir=tmp_path / "state") as again:
+        assert again.status().rounds == 1

@@ -264,15 +264,17 @@ def _shut_down(core: LiveCore, link: Link, pump: Pump | None, pid: int, timeout_
         pump.stop(timeout_s)
     if core.journal is None:
         _send_the_rest(core, link, timeout_s - (link.clock() - begun))
-    with core._lock:
-        try:
-            core.save()
-        finally:
-            with core._issuing:
-                core.ended = Closed(f"agent {core.agent_id!r} was closed; connect again to use it")
-                if core.journal is not None:
-                    core.journal.close()
-    link.transport.close()
+    try:
+        with core._lock:
+            try:
+                core.save()
+            finally:
+                with core._issuing:
+                    core.ended = Closed(f"agent {core.agent_id!r} was closed; connect again to use it")
+                    if core.journal is not None:
+                        core.journal.close()
+    finally:
+        link.transport.close()  # also when a full disk kept the snapshot out; the log has what it would have held
 
 
 def _send_the_rest(core: LiveCore, link: Link, timeout_s: float) -> None:

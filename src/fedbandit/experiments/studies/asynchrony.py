@@ -43,7 +43,7 @@ def _rule(system: str) -> AnyRule:
 
 def plan(size: Size) -> list[Cell]:
     """Every pattern, with a server that reaches everybody and with one that reaches only who is active."""
-    n_agents, n_rounds = size.pick(tiny=(5, 500), quick=(30, 4_000), full=(30, 30_000))
+    n_agents, n_rounds = size.pick(tiny=(5, 500), quick=(30, 3_000), full=(30, 30_000))
     seeds = size.seeds(quick=3, full=6)
     kept = size.pick(tiny=2, quick=6, full=6)
     cells = []

@@ -43,7 +43,7 @@ def plan(size: Size) -> list[Cell]:
 
 
 def _coverage_cells(size: Size) -> list[Cell]:
-    M, T, d = size.pick(tiny=(5, 400, 5), quick=(15, 1_500, 15), full=(15, 10_000, 15))
+    M, T, d = size.pick(tiny=(5, 400, 5), quick=(15, 1_000, 15), full=(15, 10_000, 15))
     cells = []
     for kind in RADII:
         for name, alpha in (("1", 1.0), ("1/M", 1 / M), ("1/M²", 1 / M**2)):
@@ -92,7 +92,7 @@ def _quitting_cells(size: Size) -> list[Cell]:
         Cell(
             {"part": "quitting", "who": who},
             make_spec(rule, world, n_agents=T, n_rounds=T, driver={"name": "quitting", **drivers[who]}),
-            size.seeds(quick=8, full=60, tiny=3),
+            size.seeds(quick=5, full=60, tiny=3),
         )
         for who in QUITTERS
     ]

@@ -84,7 +84,7 @@ def _rules(world: DataWorld, place: Place, size: Size) -> list[tuple[str, float,
     numbers: dict[str, Any] = {"dim": world.dim, "beta": place.beta, "lam": place.lam}
     every = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
     alphas = size.pick(tiny=(0.3, SHOWN_ALPHA), quick=(0.3, 1.0, 10.0), full=every)
-    gammas = size.pick(tiny=(2.0,), quick=(3.0,), full=(1.5, 3.0, 10.0))
+    gammas = size.pick(tiny=(2.0,), quick=(10.0,), full=(1.5, 3.0, 10.0))
     shares = size.pick(tiny=(0.3,), quick=(0.1,), full=(0.03, 0.1, 0.3))
     middle = match_communication(dim=world.dim, n_rounds=world.n_rows)
     return [

@@ -36,7 +36,7 @@ def _rules(world: World, noise: float, n_agents: int, n_rounds: int, size: Size)
     alphas = size.pick(
         tiny=(10.0, 0.1), quick=(30.0, 3.0, 0.3, 0.03), full=(100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
     )
-    gammas = size.pick(tiny=(4.0,), quick=(20.0, 4.0, 1.5), full=(100.0, 20.0, 6.0, 3.0, 1.7, 1.2))
+    gammas = size.pick(tiny=(4.0,), quick=(20.0, 4.0, 2.0), full=(100.0, 20.0, 6.0, 3.0, 1.7, 1.2))
     shares = size.pick(tiny=(1.0,), quick=(1.0, 0.1, 0.01), full=(3.0, 1.0, 0.3, 0.1, 0.03, 0.01))
     middle = n_rounds / (d * math.log(n_rounds))  # D that is said to match communication
     spectral = [a for a in alphas if a <= 10][:: size.pick(tiny=1, quick=1, full=2)]

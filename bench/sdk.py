@@ -29,8 +29,8 @@ TARGETS = {
     "choose_ratio": 1.25,
     "rss_mb": 80.0,
     "import_s": 0.3,
-    # The exchange itself has its target, 2 ms, in bench/service.py; here an `observe` that exchanges is timed whole: trigger,
-    # encoding, urllib3, and the new model adopted. Client and server take about 1 ms of processor time each.
+    # The exchange itself has its target, 2 ms, in bench/service.py; here an `observe` that exchanges is timed whole:
+    # trigger, encoding, urllib3, and the new model adopted. Client and server take about 1 ms of processor time each.
     "exchange_ms": 3.0,
 }
 

@@ -267,7 +267,8 @@ def test_a_dropped_agent_ends_its_thread():
     import gc
 
     agent = make_live(make_hub())
-    (thread,) = [t for t in threading.enumerate() if t.name == "fedbandit-a"]
+    thread = agent._pump._thread
+    assert thread.is_alive()
     del agent
     gc.collect()
     wait_until(lambda: not thread.is_alive())

@@ -30,17 +30,15 @@ import numpy as np
 import psutil
 import uvloop
 
-from fedbandit.algorithms.messages import digest_of, packed_bytes
-from fedbandit.core.statistics import SufficientStats
 from fedbandit.service.auth import hash_token
 from fedbandit.service.stores.sqlite import FILE_NAME
-from fedbandit.wire.codec import CONTENT_TYPE, SyncRequest, encode
+from fedbandit.wire.codec import CONTENT_TYPE, encode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from bench._uploads import SEQUENCE_BYTES, upload_of
 from tests.live import LiveServer
 
 LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
-SEQUENCE = 0x7FFF0001  # stands in the template where the sequence goes: five bytes of msgpack
 NAME = "agent-00000"  # and where the name goes
 N_CLOSED = 512  # connections while the capacity is measured
 N_LINES = 4000
@@ -57,20 +55,9 @@ class Bodies:
     """Requests of any agent from prebuilt bytes: all send the same statistics."""
 
     def __init__(self, model: str, dim: int) -> None:
-        rng = np.random.default_rng(0)
-        stats = packed_bytes(SufficientStats.of(rng.normal(size=(2 * dim, dim)), rng.normal(size=2 * dim)))
-        request = SyncRequest(
-            agent=NAME,
-            incarnation="bench",
-            sequence=SEQUENCE,
-            digest=digest_of(stats),
-            dim=dim,
-            stats=stats,
-            growth=0.7,
-        )
-        body = encode(request)
+        body = encode(upload_of(NAME, dim, seed=0))
         self._first, rest = body.split(NAME.encode(), 1)
-        self._second, self._third = rest.split(b"\xce" + SEQUENCE.to_bytes(4, "big"), 1)
+        self._second, self._third = rest.split(SEQUENCE_BYTES, 1)
         self._head = (
             f"POST /v1/models/{model}/sync HTTP/1.1\r\nHost: x\r\nContent-Type: {CONTENT_TYPE}\r\n"
             f"Content-Length: {len(body)}\r\nAuthorization: Bearer "

@@ -27,18 +27,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
-from fedbandit.algorithms.messages import digest_of, packed_bytes
-from fedbandit.core.statistics import SufficientStats
-from fedbandit.wire.codec import CONTENT_TYPE, SyncRequest, encode
+from fedbandit.wire.codec import CONTENT_TYPE, encode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from bench._uploads import SEQUENCE_BYTES, upload_of
 from tests.live import LiveServer, running_server
 
 LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
-SEQUENCE = 0x7FFF0001  # stands in the template where the sequence goes: five bytes of msgpack
 CONNECTIONS = 16
 
 
@@ -67,8 +64,8 @@ class Client:
     """One connection of one agent: a request is three pieces of prebuilt bytes and a sequence."""
 
     def __init__(self, port: int, model: str, agent: str, token: str, dim: int, seed: int) -> None:
-        body = encode(_request(agent, dim, seed))
-        mark = b"\xce" + SEQUENCE.to_bytes(4, "big")
+        body = encode(upload_of(agent, dim, seed))
+        mark = SEQUENCE_BYTES
         before, after = body.split(mark)
         head = (
             f"POST /v1/models/{model}/sync HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
@@ -107,20 +104,6 @@ class Client:
         answer.clear()
         self._wanted = -1
         return True
-
-
-def _request(agent: str, dim: int, seed: int) -> SyncRequest:
-    rng = np.random.default_rng(seed)
-    stats = packed_bytes(SufficientStats.of(rng.normal(size=(2 * dim, dim)), rng.normal(size=2 * dim)))
-    return SyncRequest(
-        agent=agent,
-        incarnation="bench",
-        sequence=SEQUENCE,
-        digest=digest_of(stats),
-        dim=dim,
-        stats=stats,
-        growth=0.7,
-    )
 
 
 def load(port: int, model: str, tokens: dict[str, str], dim: int, seconds: float, pipe: Any) -> None:
@@ -231,8 +214,8 @@ def memory_with(n_agents: int, dim: int) -> float:
     """Resident megabytes of a server that has seen this many agents."""
     with tempfile.TemporaryDirectory(prefix="fb-bench-") as folder, server_on("sqlite", Path(folder)) as server:
         server.add_model("many", dim=dim)
-        body = encode(_request("agent", dim, 0))
-        mark = b"\xce" + SEQUENCE.to_bytes(4, "big")
+        body = encode(upload_of("agent", dim, 0))
+        mark = SEQUENCE_BYTES
         for number in range(n_agents):
             name = f"agent-{number:05}"
             token = server.add_agent("many", name)

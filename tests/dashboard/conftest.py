@@ -2,12 +2,10 @@
 
 import httpx
 import pytest
-from anyio.from_thread import start_blocking_portal
 
 from fedbandit.dashboard.routes import page_routes
-from fedbandit.service import admin
 from fedbandit.service.app import make_app
-from tests.service.conftest import ADMIN_TOKEN, Service
+from tests.service.conftest import ADMIN_TOKEN, Service, running
 
 VIEWER = "viewer-token-of-the-tests"
 
@@ -34,21 +32,11 @@ class Window(Service):
         return self.request("POST", "/login", token="", data={"token": token, "next": target})
 
 
-def opened(**settings):
-    with start_blocking_portal() as portal:
-        made = Window(portal, **settings)
-        portal.call(made.parts.start)
-        portal.call(admin.first_admin_token, made.parts)
-        yield made
-        portal.call(made.client.aclose)
-        portal.call(made.parts.stop)
-
-
 @pytest.fixture
 def window():
-    yield from opened()
+    yield from running(Window)
 
 
 @pytest.fixture
 def open_window():
-    yield from opened(open_page=True)
+    yield from running(Window, open_page=True)

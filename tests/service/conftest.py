@@ -52,12 +52,17 @@ class Service:
         return self.request("POST", f"/v1/models/{model}/sync", token=token, content=body)
 
 
-@pytest.fixture
-def service():
+def running(kind=Service, **settings):
+    """The application from its start to its stop, for fixtures to yield from."""
     with start_blocking_portal() as portal:
-        made = Service(portal)
+        made = kind(portal, **settings)
         portal.call(made.parts.start)
         portal.call(admin.first_admin_token, made.parts)
         yield made
         portal.call(made.client.aclose)
         portal.call(made.parts.stop)
+
+
+@pytest.fixture
+def service():
+    yield from running()

@@ -1,25 +1,13 @@
 """Pages of other origins: the browser's question beforehand, and the marks on every answer."""
 
 import pytest
-from anyio.from_thread import start_blocking_portal
 
 from fedbandit.errors import InvalidParameter
-from fedbandit.service import admin
 from fedbandit.service.settings import ServerSettings, read_settings
-from tests.service.conftest import Service
+from tests.service.conftest import running
 
 SHOP = "https://shop.example"
 ASK = {"Origin": SHOP, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-
-
-def running(**settings):
-    with start_blocking_portal() as portal:
-        made = Service(portal, **settings)
-        portal.call(made.parts.start)
-        portal.call(admin.first_admin_token, made.parts)
-        yield made
-        portal.call(made.client.aclose)
-        portal.call(made.parts.stop)
 
 
 @pytest.fixture

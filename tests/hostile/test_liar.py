@@ -17,8 +17,9 @@ import pytest
 from fedbandit import SufficientStats, Upload
 from fedbandit.dashboard.words import number, percent
 from fedbandit.wire import codec
-from tests.dashboard.conftest import Window, opened
+from tests.dashboard.conftest import Window
 from tests.live import running_server
+from tests.service.conftest import running
 
 LAM = 2.0
 HONEST = ("shop-1", "shop-2", "shop-3")
@@ -27,7 +28,7 @@ THETA = np.array([1.0, -1.0, 2.0])
 
 @pytest.fixture
 def window() -> Iterator[Window]:
-    yield from opened()
+    yield from running(Window)
 
 
 def rows(agent: str) -> tuple[np.ndarray, np.ndarray]:

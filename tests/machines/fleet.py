@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -16,11 +16,12 @@ import numpy as np
 
 from fedbandit.algorithms.messages import packed_bytes
 from fedbandit.core.statistics import SufficientStats
-from fedbandit.errors import LiveError, NotReachable, Refused, StateMismatch
+from fedbandit.errors import FormatError, LiveError, NotReachable, Refused, StateMismatch
 from fedbandit.sdk import LiveAgent, joining, open_agent
 from fedbandit.sdk.retry import Backoff
 from fedbandit.sdk.transport import Answer
 from fedbandit.wire import codec
+from tests.machines.disk import LOG, WatchedFiles, cut_power, watching
 from tests.machines.parts import MODEL, Fuse, Killed, ServerBox, copy_to, journal_with
 
 Key = tuple[str, str, int]  # agent, incarnation, sequence
@@ -68,6 +69,7 @@ class Wire:
     def __init__(self, fleet: Fleet, name: str) -> None:
         self.fleet, self.name = fleet, name
         self.fuse = Fuse()
+        self.files = WatchedFiles(self.fuse)
         self.faults: list[str] = []
         self.cut = False
         self.old: list[Answer] = []
@@ -122,9 +124,12 @@ class Wire:
 class Fleet:
     """Two agents, one server, and a network that loses, repeats, delays and reorders."""
 
-    def __init__(self, *, n_kept: int) -> None:
+    def __init__(self, *, n_kept: int, durability: str = "fast") -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="fb-machine-", dir=SHM if SHM.is_dir() else None))
         self.n_kept = n_kept
+        self.durability = durability
+        self.is_stuck = False
+        self.rng = Random(0)  # where power cuts tear
         self.books = Books()
         self.bodies: list[tuple[str, bytes]] = []  # what the network may bring once more
         self.server = self.make_server()
@@ -144,6 +149,9 @@ class Fleet:
     def make_server(self) -> ServerBox:
         return ServerBox(self.folder)
 
+    def watching(self, wire: Wire) -> AbstractContextManager[None]:
+        return watching(wire.files)
+
     # -- agents
 
     def open(self, name: str) -> None:
@@ -152,7 +160,8 @@ class Fleet:
         fused = journal_with(wire.fuse, self.folder / f"synced-{name}")
         keep_mb = 8 * LENGTH * self.n_kept / (1 << 20)
         options: dict[str, Any] = {"state_dir": self.places[name], "sync": "inline", "keep_mb": keep_mb}
-        with patch.object(joining, "Journal", fused):
+        options["durability"] = self.durability
+        with patch.object(joining, "Journal", fused), self.watching(wire):
             try:
                 self.agents[name] = open_agent(
                     wire, model=MODEL, agent=name, backoff=Backoff(Random(0), first_s=0.0), **options
@@ -164,6 +173,9 @@ class Fleet:
                 wire.cut = True  # nobody hears it, so it goes on by itself until somebody acts
                 self.open(name)
                 wire.cut = False
+            except FormatError as error:
+                self.is_stuck = True
+                raise AssertionError(f"the state cannot be opened any more: {error}") from error
 
     def do(self, name: str, work: Any, *, kill_at: int | None = None, faults: tuple[str, ...] = ()) -> bool:
         """Let an agent work; False when it was killed meanwhile, and began again."""
@@ -171,7 +183,8 @@ class Fleet:
         wire.fuse.left, wire.faults = kill_at, list(faults)
         self.agents[name]._link.next_attempt = 0.0  # enough time has passed
         try:
-            work(self.agents[name])
+            with self.watching(wire):
+                work(self.agents[name])
             return True
         except Killed:
             self.restart(name)
@@ -199,15 +212,34 @@ class Fleet:
         if n_new:
             self.books.seen[name].append(numbers(SufficientStats.of(np.array([x]), np.array([reward]))))
 
-    def restart(self, name: str, *, power_cut: bool = False) -> None:
-        """The process was killed; another one finds its directory, after a power cut as it was last synced."""
-        synced = self.folder / f"synced-{name}"
-        found = synced if power_cut and synced.is_dir() else self.places[name]
-        self._let_go(name, copy_to(found, self._new_place()))
-        self.open(name)
-        rounds = self.agents[name].status().rounds
+    def restart(self, name: str, *, power_cut: bool = False, kill_at: int | None = None) -> None:
+        """The process was killed; another one finds its directory, after a power cut as it was last synced.
+
+        With `kill_at` that one is killed while it opens, and a third one finds what it left.
+        """
+        place = self._after_power_cut(name) if power_cut else copy_to(self.places[name], self._new_place())
+        self._let_go(name, place)
+        self.wires[name].fuse.left = kill_at
+        try:
+            self.open(name)
+        except Killed:
+            old, self.places[name] = self.places[name], copy_to(self.places[name], self._new_place())
+            shutil.rmtree(old)
+            self.open(name)
+        self.wires[name].fuse.left = None
+        n_kept = self.agents[name].status().rounds - self._left_rounds(name)
         if power_cut:
-            del self.books.seen[name][rounds - self._left_rounds(name) :]
+            assert n_kept == len(self.books.seen[name]) or self.durability == "fast", "strict loses nothing"
+            del self.books.seen[name][n_kept:]
+
+    def _after_power_cut(self, name: str) -> Path:
+        """SQLite as it was last synced, which is each commit where that is strict; the log at least as it was."""
+        synced = self.folder / f"synced-{name}"
+        found = synced if synced.is_dir() and self.durability == "fast" else self.places[name]
+        log = (self.places[name] / LOG).read_bytes()
+        place = copy_to(found, self._new_place())
+        cut_power(place, log, self.wires[name].files.n_synced, self.rng)
+        return place
 
     def _left_rounds(self, name: str) -> int:
         """Observations of directories that were left; they count in no later one."""

@@ -1,10 +1,13 @@
 """Any history of lost, late, repeated and reordered messages, with kills at every step between two durable ones.
 
-hypothesis looks for a history after which something is lost, doubled, changed or stuck. Two fleets with a defect made
-on purpose show that it would be found.
+hypothesis looks for a history after which something is lost, doubled, changed or stuck. Fleets with a defect made on
+purpose show that it would be found.
 """
 
 from __future__ import annotations
+
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -18,6 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from fedbandit.sdk import journal
+from fedbandit.sdk.state_files import write_position
 from tests.machines.fleet import Fleet
 from tests.machines.parts import ServerBox, copy_to
 
@@ -33,9 +38,9 @@ class Crashes(RuleBasedStateMachine):
 
     make_fleet = Fleet
 
-    @initialize(n_kept=st.sampled_from([1000, 1000, 2, 0]))
-    def begin(self, n_kept):
-        self.fleet = self.make_fleet(n_kept=n_kept)
+    @initialize(n_kept=st.sampled_from([1000, 1000, 2, 0]), durability=st.sampled_from(["fast", "fast", "strict"]))
+    def begin(self, n_kept, durability):
+        self.fleet = self.make_fleet(n_kept=n_kept, durability=durability)
 
     @rule(name=NAMES, x=st.tuples(NUMBERS, NUMBERS), reward=NUMBERS, by_choice=st.booleans(), faults=FAULTS,
           kill_agent=KILL_AGENT, kill_server=KILL_SERVER)  # fmt: skip
@@ -66,10 +71,10 @@ class Crashes(RuleBasedStateMachine):
         fleet.deliver(list(self.old.items()))
         fleet.server.kill_at = None
 
-    @rule(name=NAMES, power_cut=st.booleans(), cut=st.booleans())
-    def kill_an_agent(self, name, power_cut, cut):
+    @rule(name=NAMES, power_cut=st.booleans(), cut=st.booleans(), kill_again_at=KILL_AGENT)
+    def kill_an_agent(self, name, power_cut, cut, kill_again_at):
         self.fleet.wires[name].cut = cut
-        self.fleet.restart(name, power_cut=power_cut)
+        self.fleet.restart(name, power_cut=power_cut, kill_at=kill_again_at)
 
     @rule()
     def kill_the_server(self):
@@ -107,7 +112,8 @@ class Crashes(RuleBasedStateMachine):
     def teardown(self):
         if hasattr(self, "fleet"):
             try:
-                self.fleet.settle()
+                if not self.fleet.is_stuck:
+                    self.fleet.settle()
             finally:
                 self.fleet.close()
 
@@ -138,7 +144,7 @@ def test_every_history_keeps_every_observation_once():
     )
 
 
-# -- the test can fail: two defects made on purpose
+# -- the test can fail: defects made on purpose
 
 
 class AnswersBeforeItIsDurable(ServerBox):
@@ -174,7 +180,54 @@ class SendsUnderANewSequence(Fleet):
         return whole
 
 
-@pytest.mark.parametrize("fleet", [HastyServer, SendsUnderANewSequence])
+class SnapshotDoesNotSayHowFarItGoes(Fleet):
+    """What the snapshot has is replayed on top of it."""
+
+    @contextmanager
+    def watching(self, wire):
+        def write_once(db, position):
+            if db.execute("SELECT count(*) FROM position").fetchone() == (0,):
+                write_position(db, position)
+
+        with super().watching(wire), patch.object(journal, "write_position", write_once):
+            yield
+
+
+class StrictDoesNotWait(Fleet):
+    """An observation is confirmed before it is on disk."""
+
+    def __init__(self, **options):
+        super().__init__(**{**options, "durability": "strict"})
+
+    @contextmanager
+    def watching(self, wire):
+        with super().watching(wire), patch.object(wire.files, "fdatasync", lambda handle: None):
+            yield
+
+
+class DropsRecordsTooEarly(Fleet):
+    """The log is made anew before the snapshot that has its records is on disk."""
+
+    @contextmanager
+    def watching(self, wire):
+        def shorten(its):
+            if its._log.n_bytes_before(its._saved_at):
+                its._log.begin_at(its._saved_at)
+
+        with super().watching(wire), patch.object(journal.Journal, "_shorten_log", shorten):
+            yield
+
+
+DEFECTS = [
+    HastyServer,
+    SendsUnderANewSequence,
+    SnapshotDoesNotSayHowFarItGoes,
+    StrictDoesNotWait,
+    DropsRecordsTooEarly,
+]
+
+
+@pytest.mark.parametrize("fleet", DEFECTS)
 def test_a_defect_made_on_purpose_is_found(fleet):
     broken = type("Broken", (Crashes,), {"make_fleet": fleet})
     with pytest.raises(AssertionError):

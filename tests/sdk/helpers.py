@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -112,3 +113,20 @@ def as_if_killed(directory: Path, where: Path) -> Path:
     """What a new process would find if this one were killed now."""
     shutil.copytree(directory, where)
     return where
+
+
+def power_cut(state: Path, *, torn: Sequence[int] = ()) -> None:
+    """As if the machine had started anew since; the bodies of these numbers never reached the disk."""
+    ring = state / "decisions"
+    content = bytearray(ring.read_bytes())
+    content[24:32] = b"lastboot"
+    n_slots = int.from_bytes(content[16:24], "little")
+    body_bytes = (len(content) - 64) // n_slots - 8
+    for number in torn:
+        where = 64 + 8 * n_slots + (number % n_slots) * body_bytes
+        content[where : where + body_bytes] = bytes(body_bytes)
+    ring.write_bytes(bytes(content))
+    db = sqlite3.connect(state / "journal.db")
+    with db:
+        db.execute("UPDATE position SET boot = x'00'")
+    db.close()

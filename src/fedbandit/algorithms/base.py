@@ -350,9 +350,9 @@ class BaseAgent:
             )
         return number
 
-    def _settle(self, decision: Decision) -> Vector:
+    def _settle(self, decision: Decision, number: int | None = None) -> Vector:
         """The row of a decision that may be booked now; it cannot be booked again."""
-        number = self._number_of(decision)
+        number = self._number_of(decision) if number is None else number
         if number not in self._pending:
             raise AlreadyObserved(
                 f"decision {decision.id!r} has its reward already, expired, "

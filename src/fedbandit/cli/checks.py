@@ -19,7 +19,10 @@ from urllib.parse import quote, urlsplit
 
 import urllib3
 
-from fedbandit.sdk.state_files import APPLICATION_ID, VERSION
+from fedbandit.errors import FormatError
+from fedbandit.sdk.decisions import boot_id
+from fedbandit.sdk.log_file import read_log
+from fedbandit.sdk.state_files import APPLICATION_ID, VERSION, old_records, read_position
 
 EXTRAS = {  # what people install, and what for
     "cli": "the commands",
@@ -238,14 +241,14 @@ def _journal(path: Path) -> Finding:
         return Finding("state_dir", str(path), "ok", "empty; the first connect fills it")
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=2.0)) as db:
-            state, words = _read(db)
-    except sqlite3.Error as error:
+            state, words = _read(db, path)
+    except (sqlite3.Error, OSError, FormatError) as error:
         state, words = "failed", f"the journal is damaged: {error}"
     advice = "" if state == "ok" else "keep a copy, then begin anew in another directory (docs/sdk.md)"
     return Finding("state_dir", str(path), state, words, advice)
 
 
-def _read(db: sqlite3.Connection) -> tuple[str, str]:
+def _read(db: sqlite3.Connection, path: Path) -> tuple[str, str]:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
@@ -256,6 +259,18 @@ def _read(db: sqlite3.Connection) -> tuple[str, str]:
     if verdict != "ok":
         return "failed", f"the journal is damaged: {verdict}"
     owner = db.execute("SELECT agent, model FROM state").fetchone()
-    (n_logged,) = db.execute("SELECT count(*) FROM log").fetchone()
-    whose = f"agent {owner[0]} of model {owner[1]}" if owner else "nobody yet"
-    return "ok", f"{whose}; journal sound, {n_logged:,} observations since its snapshot"
+    if owner is None:
+        return "ok", "nobody yet; journal sound"
+    return (
+        "ok",
+        f"agent {owner[0]} of model {owner[1]}; journal sound, {_n_logged(db, path):,} records since its snapshot",
+    )
+
+
+def _n_logged(db: sqlite3.Connection, path: Path) -> int:
+    position = read_position(db)
+    if position is None:
+        return len(old_records(db, path))
+    log, lost_power = path / "observations", position.boot != boot_id()
+    found = read_log(log.read_bytes(), life=position.life, since=position.at, lost_power=lost_power, path=log)
+    return len(found.bodies)

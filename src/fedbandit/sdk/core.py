@@ -19,7 +19,7 @@ from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.fedlinucb import FedLinUCBAgent
 from fedbandit.algorithms.messages import Reply, Upload, packed_bytes, stats_from_bytes
 from fedbandit.algorithms.snapshot import agent_state, restore_agent
-from fedbandit.core.arrays import Vector, as_reward, frozen
+from fedbandit.core.arrays import Vector, as_reward
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.errors import FormatError, JournalFailed, LiveError
 from fedbandit.sdk.decisions import Waiting
@@ -67,10 +67,12 @@ class LiveCore(FedLinUCBAgent):
     # -- decisions ---------------------------------------------------------------------------------------------
 
     def _issue(self, index: int | None, x: Vector, version: int) -> Decision:
+        x.setflags(write=False)
         with self._issuing:
-            self.check()
+            if self.ended is not None:
+                self.check()
             number = self._newest = next(self._decisions)
-            waiting = Waiting(number, index, version, self._now(), frozen(x))
+            waiting = Waiting(number, index, version, self._now(), x)
             self._pending[number] = waiting
             if self.journal is not None:
                 try:
@@ -129,12 +131,13 @@ class LiveCore(FedLinUCBAgent):
         """Book the reward of a decision, at most once, or of any row; journalled before it counts."""
         value = as_reward(reward)
         with self._lock:
-            self.check()
+            if self.ended is not None:
+                self.check()
             number, kept = None, None
             if isinstance(decision, Decision):
                 number = self._number_of(decision)
                 kept = self._pending.get(number)
-                x = self._settle(decision)
+                x = self._settle(decision, number)
             else:
                 x = self._row(decision)
             try:

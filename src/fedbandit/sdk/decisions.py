@@ -59,21 +59,22 @@ class DecisionRing:
             raise JournalFailed(f"the decisions in {path} cannot be kept: {error}") from None
         self._path = path
         self._bodies_at = HEADER_BYTES + 8 * self.n_slots
-        self._body_bytes = _body_bytes(dim)
+        self._body = struct.Struct(f"<{FIELDS.size}s{8 * dim}sQ")
         self._marks = memoryview(self._map)[HEADER_BYTES : self._bodies_at].cast("q")
         _stamp_boot(self._map)
 
-    def is_free(self, number: int) -> bool:
-        """Whether the slot of a new decision can be written."""
-        return self._marks[number % self.n_slots] <= 0
-
-    def put(self, waiting: Waiting) -> None:
-        """Store a decision; its slot must be free."""
-        slot = waiting.number % self.n_slots
-        body = encode_waiting(waiting)
-        where = self._bodies_at + self._body_bytes * slot
-        self._map[where : where + self._body_bytes] = body + CHECK.pack(zlib.crc32(body))
-        self._marks[slot] = waiting.number + 1
+    def put(self, waiting: Waiting) -> bool:
+        """Store a decision; False if another one still waits in its slot."""
+        number, choice, model_version, made_at, x = waiting
+        slot = number % self.n_slots
+        if self._marks[slot] > 0:
+            return False
+        fields = FIELDS.pack(number, -1 if choice is None else choice, model_version, made_at)
+        row = x.tobytes()
+        check = zlib.crc32(row, zlib.crc32(fields))
+        self._body.pack_into(self._map, self._bodies_at + self._body.size * slot, fields, row, check)
+        self._marks[slot] = number + 1
+        return True
 
     def settle(self, number: int) -> bool:
         """The decision waits no more; False if the ring does not have it."""
@@ -108,8 +109,8 @@ class DecisionRing:
         self._map.close()
 
     def _get(self, slot: int) -> Waiting | None:
-        where = self._bodies_at + self._body_bytes * slot
-        content = self._map[where : where + self._body_bytes]
+        where = self._bodies_at + self._body.size * slot
+        content = self._map[where : where + self._body.size]
         body, (check,) = content[: -CHECK.size], CHECK.unpack(content[-CHECK.size :])
         waiting = decode_waiting(body)
         if check == zlib.crc32(body) and waiting.number == self._marks[slot] - 1:
@@ -143,7 +144,7 @@ def _n_bytes(dim: int, n_slots: int) -> int:
 def _create(path: Path, dim: int, incarnation: str) -> None:
     fewest, most = SLOTS
     n_slots = max(fewest, min(most, BYTES // (8 + _body_bytes(dim))))
-    header = HEADER.pack(MAGIC, dim, n_slots, _boot(), _life(incarnation))
+    header = HEADER.pack(MAGIC, dim, n_slots, boot_id(), _life(incarnation))
     with path.open("wb") as file:
         # Really taken from the disk: a full one must say so here, not by a bus error in `choose`.
         os.posix_fallocate(file.fileno(), 0, _n_bytes(dim, n_slots))
@@ -166,15 +167,15 @@ def _check(path: Path, dim: int, incarnation: str) -> tuple[int, bool]:
         raise UnsupportedFormat(f"{path} was written by a newer fedbandit; nothing was changed")
     if found_dim != dim or life != _life(incarnation) or n_slots < 1 or size != _n_bytes(dim, n_slots):
         raise FormatError(f"the state is damaged: {path} does not belong to the journal beside it; nothing was changed")
-    return n_slots, boot != _boot()
+    return n_slots, boot != boot_id()
 
 
 def _stamp_boot(mapping: mmap.mmap) -> None:
     magic, dim, n_slots, _, life = HEADER.unpack_from(mapping)
-    HEADER.pack_into(mapping, 0, magic, dim, n_slots, _boot(), life)
+    HEADER.pack_into(mapping, 0, magic, dim, n_slots, boot_id(), life)
 
 
-def _boot() -> bytes:
+def boot_id() -> bytes:
     """Eight bytes that change when the machine starts; a mapping survives a process, not a power cut."""
     try:
         name = Path("/proc/sys/kernel/random/boot_id").read_bytes()

@@ -1,12 +1,13 @@
-"""The journal of an agent: a snapshot, and every observation since, in SQLite; what waits for rewards beside it.
+"""The journal of an agent: a snapshot in SQLite, every observation since in a log, what waits for rewards in a ring.
 
     state_dir/
       lock          held while a process uses the directory
-      journal.db    SQLite in WAL mode: `state` (one snapshot), `log` (observations since), `pending` (older decisions),
-                    `kept` (answered uploads, in case the server is restored from a backup that lacks them)
+      journal.db    SQLite in WAL mode: `state` (one snapshot), `position` (how far it goes in the log), `pending`
+                    (older decisions), `kept` (answered uploads, in case the server comes back from an old backup)
+      observations  the log of `log_file.py`
       decisions     the ring of `decisions.py`
 
-A commit without fsync is safe from a killed process, because the kernel has it; `strict` waits for the disk each time.
+A write without fsync is safe from a killed process, because the kernel has it; `strict` waits for the disk each time.
 Before an upload travels the journal is brought to disk in any case: after a power cut an agent may have forgotten what
 it never sent, but not what it sent.
 """
@@ -26,11 +27,22 @@ import numpy as np
 
 from fedbandit.core.arrays import Vector
 from fedbandit.errors import FormatError, InvalidParameter, JournalFailed
-from fedbandit.sdk.decisions import BOOT_GAP, FIELDS, DecisionRing, Waiting, decode_waiting, encode_waiting
-from fedbandit.sdk.state_files import connect_database, lock_directory, open_database, unlock
+from fedbandit.sdk.decisions import BOOT_GAP, FIELDS, DecisionRing, Waiting, boot_id, decode_waiting, encode_waiting
+from fedbandit.sdk.log_file import LIFE_BYTES, LogFile
+from fedbandit.sdk.state_files import (
+    Position,
+    connect_database,
+    lock_directory,
+    old_records,
+    open_database,
+    read_position,
+    unlock,
+    write_position,
+)
 
 MAX_RECORDS = 4096  # replayed in a fraction of a second
 MAX_WAL_BYTES = 4 << 20
+MAX_LOG_BYTES = 4 << 20  # that the snapshot has as well
 KEEP_BYTES = 4 << 20  # of answered uploads
 HEAD = struct.Struct("<cqd")  # b"o", decision number or −1, reward; the row follows
 DURABILITY = {"fast": "NORMAL", "strict": "FULL"}  # SQLite's `synchronous`
@@ -87,20 +99,44 @@ class Journal:
         self._moved: set[int] = set()  # waiting decisions in `pending` rather than in the ring
         self._done: list[int] = []  # of those, settled since the last snapshot
         self._ring: DecisionRing | None = None
+        self._log: LogFile | None = None  # from the first snapshot of this process on
+        self._found_log: LogFile | None = None  # until then
+        self._logged: Iterable[bytes] = ()  # since the snapshot, until they are lived through again
+        self._saved_at = 0  # position in the log
+        self._boot = boot_id()
+        self._lost_power = False  # since the last snapshot
         self._lock_file = lock_directory(directory)
         try:
             self._db = open_database(directory / "journal.db", DURABILITY[durability])
             self._wal = os.open(directory / "journal.db-wal", os.O_RDONLY | os.O_CLOEXEC)
+            self.saved = self._read_state()
         except BaseException:
             unlock(self._lock_file)
             raise
-        self.saved = self._read_state()
 
     # -- opening -----------------------------------------------------------------------------------------------
 
     def _read_state(self) -> Saved | None:
         row = self._db.execute("SELECT model, agent, incarnation, terms, snapshot FROM state").fetchone()
+        position = read_position(self._db)
+        if row is not None and position is not None:
+            self._open_log(position)
+        elif row is not None:
+            self._logged = old_records(self._db, self.directory)
         return None if row is None else Saved(*row)
+
+    def _open_log(self, position: Position) -> None:
+        self._lost_power = position.boot != self._boot
+        try:
+            self._found_log, self._logged = LogFile.open(
+                self.directory / "observations",
+                life=position.life,
+                since=position.at,
+                lost_power=self._lost_power,
+                strict=self.durability == "strict",
+            )
+        except OSError as error:
+            raise JournalFailed(f"the observations in {self.directory} cannot be read: {error}") from None
 
     def open_decisions(
         self, dim: int, incarnation: str, *, mark: int = 0, known: frozenset[int] = frozenset()
@@ -112,6 +148,7 @@ class Journal:
         """
         ring = DecisionRing(self.directory / "decisions", dim=dim, incarnation=incarnation, create=self.saved is None)
         self._ring = ring
+        ring.lost_power |= self._lost_power  # the ring forgets it at once, and a kill may come before the next snapshot
         found = {waiting.number: waiting for waiting in self._read_moved(dim)}
         self._moved = set(found)
         for waiting in ring.waiting():
@@ -130,7 +167,8 @@ class Journal:
 
     def records(self) -> Iterator[Observation | Batch]:
         """What was observed since the snapshot, in order."""
-        for (record,) in self._db.execute("SELECT record FROM log ORDER BY n"):
+        logged, self._logged = self._logged, ()
+        for record in logged:
             self.n_records += 1
             if record[:1] == b"s":
                 yield Batch(record[1:])
@@ -144,10 +182,10 @@ class Journal:
 
     def note(self, waiting: Waiting) -> None:
         """Keep a new decision; calls come one at a time."""
-        ring = self._require_ring()
-        if not ring.is_free(waiting.number):
+        ring = self._ring or self._require_ring()
+        if not ring.put(waiting):
             self._move_out(ring)
-        ring.put(waiting)
+            ring.put(waiting)
 
     def waiting_numbers(self) -> list[int]:
         """Numbers of the decisions that wait in the ring."""
@@ -163,7 +201,7 @@ class Journal:
 
     def settle(self, number: int) -> None:
         """The log has the reward of this decision, and the books of decisions follow."""
-        if not self._require_ring().settle(number) and number in self._moved:
+        if not (self._ring or self._require_ring()).settle(number) and number in self._moved:
             self._moved.discard(number)
             self._done.append(number)
 
@@ -181,16 +219,19 @@ class Journal:
                     self._moved.discard(number)
 
     def save(self, saved: Saved, *, answered: Iterable[Kept] = (), drop_kept: bool = False) -> None:
-        """Replace the snapshot, and keep the uploads that were answered since the last one; the log begins anew."""
-        with self._mutex, self._writing():
-            row = (saved.model, saved.agent_id, saved.incarnation, saved.terms, saved.snapshot)
-            self._db.execute("REPLACE INTO state VALUES (1, ?, ?, ?, ?, ?)", row)
-            self._db.execute("DELETE FROM log")
-            if drop_kept:
-                self._db.execute("DELETE FROM kept")
-            for upload in answered:
-                self._keep(upload)
-            self._db.executemany("DELETE FROM pending WHERE number = ?", ((number,) for number in self._done))
+        """Replace the snapshot by one that has all of the log; keep the uploads that were answered since the last."""
+        with self._mutex:
+            with self._writing():
+                log = self._ready_log()
+                row = (saved.model, saved.agent_id, saved.incarnation, saved.terms, saved.snapshot)
+                self._db.execute("REPLACE INTO state VALUES (1, ?, ?, ?, ?, ?)", row)
+                write_position(self._db, Position(log.life, log.position, self._boot))
+                if drop_kept:
+                    self._db.execute("DELETE FROM kept")
+                for upload in answered:
+                    self._keep(upload)
+                self._db.executemany("DELETE FROM pending WHERE number = ?", ((number,) for number in self._done))
+            self._saved_at = log.position
         self.n_records = 0
         self._done.clear()
         self.saved = None  # only wanted at the start, and it may be large
@@ -210,8 +251,11 @@ class Journal:
             raise JournalFailed(f"the journal in {self.directory} cannot be brought to disk: {error}") from None
 
     def tidy(self) -> None:
-        """Move the write-ahead log into the database when it is long; writers wait only for the end of it."""
-        if self._closed or os.fstat(self._wal).st_size <= MAX_WAL_BYTES:
+        """Leave out of the log what the snapshot has, and move SQLite's log into the database, when they are long."""
+        if self._closed:
+            return
+        self._shorten_log()
+        if os.fstat(self._wal).st_size <= MAX_WAL_BYTES:
             return
         try:
             with closing(connect_database(self.directory / "journal.db", "NORMAL")) as other:
@@ -232,6 +276,9 @@ class Journal:
             self._closed = True
             if self._ring is not None:
                 self._ring.close()
+            for log in (self._log, self._found_log):
+                if log is not None:
+                    log.close()
             self._db.close()
             os.close(self._wal)
             unlock(self._lock_file)
@@ -239,15 +286,41 @@ class Journal:
     def let_go_after_fork(self) -> None:
         """In a forked child: the directory stays its parent's, and is free when the parent ends."""
         os.close(self._lock_file)
+        if self._log is not None:
+            self._log.close()
 
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _append(self, record: bytes) -> None:
+        log = self._log
+        if log is None:
+            raise JournalFailed("the journal has no snapshot yet")
         try:
-            self._db.execute("INSERT INTO log (record) VALUES (?)", (record,))
-        except sqlite3.Error as error:
+            log.append(record)
+        except OSError as error:
             raise JournalFailed(f"the journal in {self.directory} cannot be written: {error}") from None
         self.n_records += 1
+
+    def _ready_log(self) -> LogFile:
+        """The log, which begins with the first snapshot, or goes on after its last whole record."""
+        if self._log is None:
+            if self._found_log is not None:
+                self._found_log.make_ready()
+                self._log, self._found_log = self._found_log, None
+            else:
+                path, life = self.directory / "observations", os.urandom(LIFE_BYTES)
+                self._log = LogFile.create(path, life=life, strict=self.durability == "strict")
+        return self._log
+
+    def _shorten_log(self) -> None:
+        with self._mutex:
+            if self._log is None or self._log.n_bytes_before(self._saved_at) <= MAX_LOG_BYTES:
+                return
+            self.make_durable()  # before the records go, the snapshot that has them must be on disk
+            try:
+                self._log.begin_at(self._saved_at)
+            except OSError as error:
+                raise JournalFailed(f"the journal in {self.directory} cannot be tidied: {error}") from None
 
     def _keep(self, upload: Kept) -> None:
         n_kept = self._keep_bytes // len(upload.packed)
@@ -273,7 +346,7 @@ class Journal:
             self._db.execute("BEGIN IMMEDIATE")
             yield
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise JournalFailed(f"the journal in {self.directory} cannot be written: {error}") from None

@@ -6,27 +6,41 @@ import fcntl
 import os
 import sqlite3
 from pathlib import Path
+from typing import NamedTuple
 
 from fedbandit.errors import FormatError, JournalFailed, StateDirInUse, UnsupportedFormat
 
-VERSION = 1
+VERSION = 2
 APPLICATION_ID = 0x46424A31  # "FBJ1"
-# Small pages: each commit appends a whole one to the log, and an observation is a few hundred bytes.
+POSITION = """
+CREATE TABLE position (
+  id INTEGER PRIMARY KEY CHECK (id = 1), life BLOB NOT NULL, at INTEGER NOT NULL, boot BLOB NOT NULL
+)
+"""
 SCHEMA = f"""
 PRAGMA page_size = 1024;
 CREATE TABLE state (
   id INTEGER PRIMARY KEY CHECK (id = 1), model TEXT NOT NULL, agent TEXT NOT NULL, incarnation TEXT NOT NULL,
   terms BLOB NOT NULL, snapshot BLOB NOT NULL
 );
-CREATE TABLE log (n INTEGER PRIMARY KEY, record BLOB NOT NULL);
+{POSITION};
 CREATE TABLE pending (number INTEGER PRIMARY KEY, record BLOB NOT NULL);
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {VERSION};
 PRAGMA journal_mode = WAL;
 """
-TABLES = {"state", "log", "pending"}
+# Version 1 had a row in `log` for each observation.
+TABLES = {1: {"state", "log", "pending"}, 2: {"state", "position", "pending"}}
 # Journals made before it existed get it when they are opened; versions that do not know it leave it alone.
 KEPT = "CREATE TABLE IF NOT EXISTS kept (sequence INTEGER PRIMARY KEY, growth REAL NOT NULL, packed BLOB NOT NULL)"
+
+
+class Position(NamedTuple):
+    """How far the snapshot goes in the log of `log_file.py`, and in which life of the machine it was made."""
+
+    life: bytes
+    at: int
+    boot: bytes
 
 
 def lock_directory(directory: Path) -> int:
@@ -103,9 +117,38 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
         raise FormatError(f"{path} is some other database; nothing was changed")
-    if version > VERSION:
+    if version not in TABLES:
         raise UnsupportedFormat(f"{path} has format {version}, this fedbandit reads up to {VERSION}: update it")
     (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if verdict != "ok" or not tables >= TABLES:
+    if verdict != "ok" or not tables >= TABLES[version]:
         raise FormatError(f"the state is damaged: {path}: {verdict}; nothing was changed")
+
+
+def version_of(db: sqlite3.Connection) -> int:
+    """The layout of a journal."""
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def read_position(db: sqlite3.Connection) -> Position | None:
+    """What the snapshot says about the log; None in a journal without one."""
+    row = db.execute("SELECT life, at, boot FROM position").fetchone() if version_of(db) > 1 else None
+    return None if row is None else Position(*row)
+
+
+def old_records(db: sqlite3.Connection, directory: Path) -> list[bytes]:
+    """The observations of a journal of version 1."""
+    if version_of(db) > 1:
+        raise FormatError(
+            f"the state is damaged: the journal in {directory} has a snapshot, and does not say how far it goes"
+        )
+    return [record for (record,) in db.execute("SELECT record FROM log ORDER BY n")]
+
+
+def write_position(db: sqlite3.Connection, position: Position) -> None:
+    """Inside the transaction of a snapshot; a journal of version 1 moves on by it."""
+    if version_of(db) == 1:
+        db.execute("DROP TABLE log")
+        db.execute(POSITION)
+        db.execute(f"PRAGMA user_version = {VERSION}")
+    db.execute("REPLACE INTO position VALUES (1, ?, ?, ?)", position)

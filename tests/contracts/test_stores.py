@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -447,7 +446,7 @@ async def test_a_fleet_is_counted(store):
     await fleet(store, "a", "b", "c")
     empty = await store.fleet("news", since=NOW)
     assert (empty.n_agents, empty.n_active, empty.n_silent, empty.last_seen) == (3, 0, 3, None)
-    await store.merge("news", [replace(upload("a"), waiting=7), replace(upload("b"), waiting=0)], now=NOW)
+    await store.merge("news", [upload("a")._replace(waiting=7), upload("b")._replace(waiting=0)], now=NOW)
     await store.revoke("news", "c", now=NOW)
     found = await store.fleet("news", since=NOW)
     assert (found.n_agents, found.n_active, found.n_silent, found.n_revoked) == (3, 2, 1, 1)

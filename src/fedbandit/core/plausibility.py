@@ -122,19 +122,16 @@ def _require_semidefinite(packed: Vector, dim: int, n_obs: float) -> None:
 
 
 def _augmented(packed: Vector, dim: int, n_obs: float) -> Matrix:
-    """[[Σ, b], [bᵀ, Σr²]] in the lower triangle, with its diagonal lifted by what rounding can have done.
+    """[[Σ, b], [bᵀ, Σr²]] with its diagonal lifted by what rounding can have done.
 
     Adding n products errs by at most n·ε·√(A_ii A_jj) in entry (i, j), plus n halves of the smallest number where
     products underflow; as a matrix that is below (d+1)·n·ε times the diagonal. Cholesky, which is indifferent to the
     scales of rows, needs (d+1)(d+2)·ε more. The count is capped: errors of honest sums grow like √n long before.
     """
     size = dim + 1
-    A = np.zeros((size, size))
-    flat = A.reshape(-1)
-    flat[_lower(dim)] = packed
-    A[dim, dim] = packed[-1]
+    A: Matrix = packed.take(_places(dim))
     tolerance = 2.0 * size * (min(n_obs, 1 << 26) + size + 8) * EPS
-    diagonal = flat[:: size + 1]
+    diagonal = A.reshape(-1)[:: size + 1]
     diagonal *= 1.0 + tolerance
     diagonal += 4.0 * n_obs * TINY
     return A
@@ -159,10 +156,13 @@ def _diagonal(dim: int) -> NDArray[np.intp]:
     return rows * dim - rows * (rows - 1) // 2
 
 
-@lru_cache(maxsize=64)
-def _lower(dim: int) -> NDArray[np.intp]:
-    """Where each packed number belongs in the flat (d+1)² matrix; n_obs and Σr go to places that nobody reads."""
-    size = dim + 1
+@lru_cache(maxsize=8)  # as large as the matrix itself
+def _places(dim: int) -> NDArray[np.intp]:
+    """Where each entry of the (d+1)×(d+1) matrix stands among the packed numbers."""
+    places = np.empty((dim + 1, dim + 1), dtype=np.intp)
     rows, columns = np.triu_indices(dim)
-    spare = np.array([size - 1, size - 1, size * size - 1])  # the upper right corner is never read
-    return np.concatenate([columns * size + rows, dim * size + np.arange(dim), spare])
+    n = len(rows)
+    places[rows, columns] = places[columns, rows] = np.arange(n)
+    places[dim, :dim] = places[:dim, dim] = np.arange(n, n + dim)
+    places[dim, dim] = n + dim + 2
+    return places

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from fedbandit.errors import FedbanditError
 from fedbandit.service import api, problems, watch
+from fedbandit.service.desk import Desk
 from fedbandit.service.guard import Guard
 from fedbandit.service.openapi import with_exchange
 from fedbandit.service.origins import Origins
@@ -25,7 +26,7 @@ from fedbandit.service.sync import SyncEndpoint
 HTTP_CODES = {400: "invalid_input", 404: "not_found", 405: "method_not_allowed"}
 
 
-def make_app(parts: Parts, *, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
+def make_app(parts: Parts, *, routes: Sequence[BaseRoute] = (), desk: Desk | None = None) -> ASGIApp:
     """The whole server; its lifespan opens the store and drains at the end. `routes` come before the JSON surface."""
 
     @asynccontextmanager
@@ -37,7 +38,7 @@ def make_app(parts: Parts, *, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
             await parts.stop()
 
     json_app = Guard(make_json_app(parts), parts)
-    everything = [Route("/v1/models/{model}/sync", SyncEndpoint(parts)), *routes, Mount("/", json_app)]
+    everything = [Route("/v1/models/{model}/sync", SyncEndpoint(parts, desk)), *routes, Mount("/", json_app)]
     # A bare router: an application's middleware would cost every exchange, and the guard does its work.
     # A mount matches no path with a line break in it; whatever matches nothing is told so in our shape, too.
     router = Router(everything, lifespan=lifespan, default=json_app)

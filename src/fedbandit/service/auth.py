@@ -47,13 +47,16 @@ class Gate:
         """Whose token it is, as the store has it now."""
         return await self._look_up(bearer_hash(authorization))
 
-    async def agent(self, authorization: str | None, model: str) -> tuple[Principal, bytes]:
-        """The agent of an exchange and the hash of its token.
+    def remembered(self, token_hash: bytes) -> Principal | None:
+        """Who came with this token before.
 
         What is remembered here saves a look at the store and decides nothing: an exchange compares the hash with the
         agent's row once more, in the transaction that merges it, so that revoking is immediate on every replica.
         """
-        token_hash = bearer_hash(authorization)
+        return self._known.get(token_hash)
+
+    async def agent(self, token_hash: bytes, model: str) -> Principal:
+        """The agent of an exchange, who is remembered."""
         principal = self._known.get(token_hash)
         if principal is None:
             principal = await self._look_up(token_hash)
@@ -61,7 +64,7 @@ class Gate:
                 self._known.clear()
             self._known[token_hash] = principal
         require(principal, "agent", model=model)
-        return principal, token_hash
+        return principal
 
     async def explain(self, token_hash: bytes) -> None:
         """After the store said no to a remembered token: forget it, and say why it is no good."""

@@ -23,9 +23,12 @@ class Answer(NamedTuple):
     acknowledged: Acknowledged
 
 
+Done = Callable[["Answer | FedbanditError"], None]  # called once, in the event loop
+
+
 class _Waiting(NamedTuple):
     upload: Incoming
-    future: asyncio.Future[Answer]
+    done: Done
 
 
 @dataclass(slots=True)
@@ -59,20 +62,32 @@ class Coordinator:
         self._max_queue = max_queue
         self._lanes: dict[str, _Lane] = {}
         self._draining = False
+        metrics.queued.set_function(lambda: sum(len(lane.waiting) for lane in self._lanes.values()))
 
     async def receive(self, model: str, upload: Incoming) -> Answer:
         """Merge the upload, durably, and answer; a refusal is raised. `Overloaded` when too many wait already."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def settle(answer: Answer | FedbanditError) -> None:
+            if future.done():  # whoever asked has left
+                return
+            if isinstance(answer, FedbanditError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+        self.submit(model, upload, settle)
+        return await future
+
+    def submit(self, model: str, upload: Incoming, done: Done) -> None:
+        """The same without waiting: `done` gets the answer or the refusal. `Overloaded` is raised."""
         self.require_room(model)
         lane = self._lanes.get(model)
         if lane is None:
             lane = self._lanes[model] = _Lane()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
-        lane.waiting.append(_Waiting(upload, future))
-        self._metrics.queued.inc()
+        lane.waiting.append(_Waiting(upload, done))
         if lane.task is None:
-            lane.task = loop.create_task(self._drain(model, lane))
-        return await future
+            lane.task = asyncio.get_running_loop().create_task(self._drain(model, lane))
 
     def require_room(self, model: str) -> None:
         """`Overloaded` when too many uploads wait; asked before anything is read, so that shedding costs little."""
@@ -93,14 +108,15 @@ class Coordinator:
         await asyncio.sleep(0)
         while lane.waiting:
             batch = [lane.waiting.popleft() for _ in range(min(self._max_batch, len(lane.waiting)))]
-            self._metrics.queued.dec(len(batch))
             try:
                 await self._commit(model, batch)
             except FedbanditError as error:
-                _refuse_all(batch, error)
+                self._refuse_all(batch, error)
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever, and the lane goes on
                 self._log.error("merge_failed", model=model, error=type(error).__name__, message=str(error))
-                _refuse_all(batch, StoreUnavailable("the store failed; a retry will be recognised if it was merged"))
+                self._refuse_all(
+                    batch, StoreUnavailable("the store failed; a retry will be recognised if it was merged")
+                )
         # No await between the test above and this: nothing can have been added in between.
         lane.task = None
         del self._lanes[model]
@@ -112,15 +128,20 @@ class Coordinator:
         self._metrics.batch_size.observe(len(batch))
         self._report(merged)
         for item, outcome in zip(batch, merged.outcomes, strict=True):
-            if isinstance(outcome, Acknowledged) and outcome.is_new:
-                self._history.merged(merged.model, item.upload)
-            if item.future.done():
-                continue
             if isinstance(outcome, FedbanditError):
                 self._history.refused(merged.model, item.upload.agent, outcome)
-                item.future.set_exception(outcome)
-            else:
-                item.future.set_result(Answer(merged, outcome))
+                self._tell(item, outcome)
+                continue
+            if outcome.is_new:
+                self._history.merged(merged.model, item.upload)
+            self._tell(item, Answer(merged, outcome))
+
+    def _tell(self, item: _Waiting, answer: Answer | FedbanditError) -> None:
+        """One who cannot be told must not keep the answer from the others."""
+        try:
+            item.done(answer)
+        except Exception as error:  # noqa: BLE001
+            self._log.error("answer_failed", agent=item.upload.agent, exc_info=error)
 
     def _report(self, merged: Merged) -> None:
         if not merged.n_merged:
@@ -132,8 +153,6 @@ class Coordinator:
         self._metrics.n_obs.labels(name).set(model.n_obs)
         self._metrics.version.labels(name).set(model.version)
 
-
-def _refuse_all(batch: list[_Waiting], error: FedbanditError) -> None:
-    for item in batch:
-        if not item.future.done():
-            item.future.set_exception(error)
+    def _refuse_all(self, batch: list[_Waiting], error: FedbanditError) -> None:
+        for item in batch:
+            self._tell(item, error)

@@ -7,9 +7,9 @@ import json
 import math
 import re
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -97,8 +97,7 @@ class ModelSettings:
         return json.dumps(self.to_dict(), sort_keys=True)
 
 
-@dataclass(frozen=True, slots=True)
-class GrowthWindow:
+class GrowthWindow(NamedTuple):
     """The largest growth among the last 512 to 1024 uploads, and ever, in constant space."""
 
     n: int = 0  # uploads in the current block
@@ -119,6 +118,9 @@ class GrowthWindow:
         return max(self.block, self.previous)
 
 
+NO_GROWTH = GrowthWindow()
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """A model and where it stands, without its sums."""
@@ -132,7 +134,7 @@ class Model:
     n_obs: int = 0
     reward_sum: float = 0.0
     reward_sq_sum: float = 0.0
-    growth: GrowthWindow = field(default_factory=GrowthWindow)
+    growth: GrowthWindow = NO_GROWTH
     n_agents: int = 0
 
     @property

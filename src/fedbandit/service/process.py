@@ -10,8 +10,9 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.routing import BaseRoute
@@ -20,6 +21,8 @@ from starlette.types import ASGIApp
 from fedbandit.errors import InvalidParameter
 from fedbandit.service import admin
 from fedbandit.service.app import make_app
+from fedbandit.service.desk import Desk
+from fedbandit.service.express import Express
 from fedbandit.service.parts import Parts, make_parts
 from fedbandit.service.protocol import Protocol
 from fedbandit.service.settings import ServerSettings
@@ -40,7 +43,9 @@ def run(
     log = make_logger(settings.log_level)
     parts = make_parts(settings, log)
     listener = _listen(settings.host, settings.port)
-    server = _Server(_config(settings, make_app(parts, routes=page(parts) if page else ())))
+    desk = Desk(parts)
+    app = make_app(parts, routes=page(parts) if page else (), desk=desk)
+    server = _Server(_config(settings, app, Express(desk, parts.coordinator)))
     server.stopping = parts.stopping
     with LibraryLog(log), asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(server, parts, listener, new_admin_token, say))
@@ -99,10 +104,10 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def _config(settings: ServerSettings, app: ASGIApp) -> uvicorn.Config:
+def _config(settings: ServerSettings, app: ASGIApp, express: Express) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=Protocol,
+        http=cast(Any, partial(Protocol, express=express)),
         ws="none",
         lifespan="on",
         access_log=False,

@@ -1,11 +1,14 @@
-"""uvicorn's HTTP protocol with one change: the head and the body of an answer leave in one piece."""
+"""uvicorn's HTTP protocol with two changes: plain exchanges are answered here, and an answer leaves in one piece."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from fedbandit.service.express import Exchange, Express, Guest, joined
 
 HEAD_TIMEOUT_S = 30.0
 
@@ -24,10 +27,20 @@ class JoinedWrites:
             self._loop.call_soon(self._flush)
         self._pieces.append(data)
 
+    def writelines(self, pieces: tuple[bytes, ...]) -> None:
+        """All that there is to say in this turn."""
+        self._flush()
+        if not self._transport.is_closing():
+            self._transport.writelines(pieces)
+
     def close(self) -> None:
         """Send what is left, then close."""
         self._flush()
         self._transport.close()
+
+    def is_closing(self) -> bool:
+        """Whether nothing more can be sent."""
+        return self._transport.is_closing()
 
     def _flush(self) -> None:
         pieces, self._pieces = self._pieces, []
@@ -47,31 +60,130 @@ class Protocol(HttpToolsProtocol):
 
     _in_head = True
     _head_timer: asyncio.TimerHandle | None = None
+    _exchange: Exchange | None = None  # the one whose body is being read
+    _idle_since: float | None = None  # after an exchange
+    _idle_timer: asyncio.TimerHandle | None = None
+    guest: Guest | None = None
+
+    def __init__(self, *args: Any, express: Express | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._express = express
+        self._default: list[tuple[bytes, bytes]] | None = None
+        self._common = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        joined = JoinedWrites(cast(asyncio.Transport, transport), self.loop)
-        super().connection_made(cast(asyncio.Transport, joined))
-        self._watch_head()
+        joined_up = JoinedWrites(cast(asyncio.Transport, transport), self.loop)
+        super().connection_made(cast(asyncio.Transport, joined_up))
+        self._watch()
 
     def on_message_begin(self) -> None:
         self._in_head = True
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        exchange = self._plain_exchange()
+        if exchange is None:
+            self._go_the_long_way()
+            return
+        exchange.keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        self.cycle = cast(Any, exchange)
+        self._exchange = exchange
+        exchange.open()
+
+    def _go_the_long_way(self) -> None:
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()  # uvicorn's scope, which an exchange can do without
+        self.url, self.expect_100_continue = url, expects
+        self.headers.extend(headers)
         super().on_headers_complete()
 
+    def _plain_exchange(self) -> Exchange | None:
+        """The exchange that begins here, if nothing else is under way on this connection."""
+        if self._express is None or self.parser.get_method() != b"POST" or self.flow.write_paused:
+            return None
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # uvicorn has none at first
+        if cycle is not None and not cycle.response_complete:
+            return None
+        return self._express.exchange(self, self.url, self.headers)
+
+    def on_body(self, body: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            super().on_body(body)
+        elif not exchange.response_complete:
+            exchange.add(body)
+
+    def on_message_complete(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is None:
+            super().on_message_complete()
+        elif not exchange.response_complete:
+            exchange.complete()
+
     def data_received(self, data: bytes) -> None:
+        self._idle_since = None
         super().data_received(data)
-        self._watch_head()
+        self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._in_head = False
-        self._watch_head()
         super().connection_lost(exc)
+        if self._exchange is not None:
+            self._exchange.lost()
+            self._exchange = None
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._watch()
 
-    def _watch_head(self) -> None:
-        """A timer while a head is half there, which a whole request in one packet never needs."""
+    # -- what an exchange asks of its connection
+
+    def answer(self, head: bytes, body: bytes) -> None:
+        """Send an answer."""
+        self.transport.writelines((head, body))
+
+    def common_lines(self) -> str:
+        """The headers of every answer; uvicorn makes a new list of them every second."""
+        if self._default is not self.server_state.default_headers:
+            self._default = self.server_state.default_headers
+            self._common = joined(self._default)
+        return self._common
+
+    def exchange_complete(self) -> None:
+        """An answer is sent: what is pipelined behind it comes next, or nothing for a while."""
+        if self.pipeline or self.flow.read_paused:
+            self.on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        # A timer per connection rather than one per request: it looks how long nothing came when it rings.
+        self._idle_since = self.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._end_if_idle)
+
+    def _end_if_idle(self) -> None:
+        self._idle_timer = None
+        if self._idle_since is None:
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._idle_timer = self.loop.call_later(left, self._end_if_idle)
+        else:
+            self.transport.close()
+
+    def tell_later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Something that has to wait before it can answer; a stopping server waits for it."""
+        task = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    # -- what must come in time
+
+    def _watch(self) -> None:
+        """Timers while a head or a body is half there, which a whole request in one packet never needs."""
+        if self._exchange is not None:
+            self._exchange.watch()
         if self._in_head and self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._give_up)
         elif not self._in_head and self._head_timer is not None:

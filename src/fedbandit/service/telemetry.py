@@ -6,6 +6,7 @@ import itertools
 import logging
 import secrets
 import sys
+import time
 from typing import Any, BinaryIO, Self
 
 import msgspec
@@ -43,13 +44,22 @@ class Metrics:
         )
         self.n_obs = Gauge("fedbandit_observations", "Observations in the model", ["model"], registry=registry)
         self.version = Gauge("fedbandit_model_version", "Changes of the model's state", ["model"], registry=registry)
+        self._counters: dict[tuple[str, str], Counter] = {}
 
     def render(self) -> tuple[bytes, str]:
         """The text that Prometheus scrapes, and its content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
+    def count_exchange(self, model: str, result: str) -> None:
+        """One more upload answered."""
+        counter = self._counters.get((model, result))
+        if counter is None:
+            counter = self._counters[model, result] = self.exchanges.labels(model, result)
+        counter.inc()
+
     def forget_model(self, model: str) -> None:
         """A deleted model leaves no series behind."""
+        self._counters.clear()
         for metric in (self.received, self.effective_alpha, self.n_obs, self.version):
             _remove(metric, model)
         for result in ("merged", "repeated", "refused"):
@@ -68,19 +78,28 @@ def make_logger(level: str = "info", stream: BinaryIO | None = None) -> Any:
     levels = {"debug": 10, "info": 20, "warning": 30, "error": 40}
     return structlog.wrap_logger(
         structlog.BytesLogger(stream if stream is not None else sys.stderr.buffer),
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.ExceptionRenderer(),
-            structlog.processors.JSONRenderer(serializer=_to_json),
-        ],
+        processors=[structlog.processors.ExceptionRenderer(), _Line()],
         wrapper_class=structlog.make_filtering_bound_logger(levels[level]),
         cache_logger_on_first_use=True,
     ).bind()
 
 
-def _to_json(event: Any, **_: Any) -> bytes:
-    return msgspec.json.encode(event, enc_hook=repr)
+class _Line:
+    """The last step of a log line: level, time and JSON at once, since every exchange writes one."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._told = ""
+        self._encode = msgspec.json.Encoder(enc_hook=repr).encode
+
+    def __call__(self, _: Any, level: str, event: Any) -> bytes:
+        event["level"] = level
+        second, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+        if second != self._second:
+            self._told = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            self._second = second
+        event["timestamp"] = f"{self._told}.{nanoseconds // 1000:06d}Z"
+        return self._encode(event)
 
 
 class LibraryLog(logging.Handler):

@@ -69,19 +69,26 @@ def encode(message: SyncRequest | SyncReply) -> bytes:
 def decode_request(body: bytes) -> SyncRequest:
     """The request in a body, with every field checked that can be checked without knowing the model."""
     request = _decode(_request_decoder, body)
-    _require(1 <= len(request.agent) <= 200, "agent: 1 to 200 characters")
-    _require(1 <= len(request.incarnation) <= 64, "incarnation: 1 to 64 characters")
-    _require(1 <= request.sequence < 1 << 53, "sequence: 1 or more")
-    _require(request.model_version >= 0 and request.waiting >= 0, "model_version and waiting: 0 or more")
-    _require(math.isfinite(request.growth), "growth: a finite number")
-    _require(request.digest == digest_of(request.stats), "digest: the first 16 bytes of SHA-256 of stats")
+    if not 1 <= len(request.agent) <= 200:
+        raise _malformed("agent: 1 to 200 characters")
+    if not 1 <= len(request.incarnation) <= 64:
+        raise _malformed("incarnation: 1 to 64 characters")
+    if not 1 <= request.sequence < 1 << 53:
+        raise _malformed("sequence: 1 or more")
+    if request.model_version < 0 or request.waiting < 0:
+        raise _malformed("model_version and waiting: 0 or more")
+    if not math.isfinite(request.growth):
+        raise _malformed("growth: a finite number")
+    if request.digest != digest_of(request.stats):
+        raise _malformed("digest: the first 16 bytes of SHA-256 of stats")
     return request
 
 
 def decode_reply(body: bytes) -> SyncReply:
     """The reply in a body."""
     reply = _decode(_reply_decoder, body)
-    _require(reply.version >= 0 and reply.acknowledged >= 0, "version and acknowledged: 0 or more")
+    if reply.version < 0 or reply.acknowledged < 0:
+        raise _malformed("version and acknowledged: 0 or more")
     return reply
 
 
@@ -92,14 +99,15 @@ def _decode(decoder: msgspec.msgpack.Decoder[Message], body: bytes) -> Message:
         raise FormatError(f"the body is not a fedbandit message: {error}") from None
     if message.v != VERSION:
         raise UnsupportedFormat(f"expected format version {VERSION}, got {message.v}")
-    _require(1 <= message.dim <= MAX_DIM, f"dim: 1 to {MAX_DIM}")
-    _require(len(message.stats) == 8 * n_packed(message.dim), f"stats: {8 * n_packed(message.dim)} bytes")
+    if not 1 <= message.dim <= MAX_DIM:
+        raise _malformed(f"dim: 1 to {MAX_DIM}")
+    if len(message.stats) != 8 * n_packed(message.dim):
+        raise _malformed(f"stats: {8 * n_packed(message.dim)} bytes")
     return message
 
 
-def _require(holds: bool, what: str) -> None:
-    if not holds:
-        raise FormatError(f"the message is malformed; expected {what}")
+def _malformed(expected: str) -> FormatError:
+    return FormatError(f"the message is malformed; expected {expected}")
 
 
 def numbers_of(message: SyncRequest | SyncReply) -> Vector:

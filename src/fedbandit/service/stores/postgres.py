@@ -66,6 +66,13 @@ _RETIRE = (
 )
 
 
+class _Plain(asyncpg.Connection):  # type: ignore[misc]
+    """A connection on which nothing outlives a transaction, so that nothing need be undone when it goes back."""
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
 class PostgresStore:
     """Any number of server processes on one database."""
 
@@ -82,6 +89,7 @@ class PostgresStore:
                 max_size=self._pool_size,
                 command_timeout=COMMAND_TIMEOUT_S,
                 server_settings=SESSION,
+                connection_class=_Plain,
             )
         try:
             async with self._transaction() as connection:

@@ -94,8 +94,12 @@ def fold_of(model: Model, packed: bytes, agents: dict[str, AgentRow], retired: M
 def folded(model: Model, fold: Fold) -> tuple[Model, bytes]:
     """The model and its packed sums after a fold."""
     packed = fold.state.tobytes()
+    n_obs, reward_sum, reward_sq_sum = fold.state[-3:].tolist()
     model = replace(
-        with_totals(model, packed),
+        model,
+        n_obs=int(n_obs),
+        reward_sum=reward_sum,
+        reward_sq_sum=reward_sq_sum,
         version=fold.version,
         n_uploads=model.n_uploads + fold.n_uploads,
         n_bytes=model.n_bytes + fold.n_bytes,

@@ -27,7 +27,8 @@ from fedbandit.service.stores.base import (
     Sample,
     State,
 )
-from fedbandit.service.stores.worker import Worker
+from fedbandit.service.stores.row_cache import RowCache
+from fedbandit.service.stores.worker import Job, T, Worker
 
 FILE_NAME = "fedbandit.sqlite3"
 LOCK_NAME = "server.lock"
@@ -42,6 +43,7 @@ class SqliteStore:
         self._lock: IO[bytes] | None = None
         self._writer: Worker | None = None
         self._reader: Worker | None = None
+        self._cache = RowCache()  # the writer's
 
     async def open(self) -> None:
         try:
@@ -76,10 +78,19 @@ class SqliteStore:
             raise StoreUnavailable("the store is not open")
         return self._reader
 
+    async def _change(self, job: Job[T]) -> T:
+        """A write that is no exchange: what is remembered of rows is forgotten first."""
+
+        def run(connection: sqlite3.Connection) -> T:
+            self._cache.clear()
+            return job(connection)
+
+        return await self._write.run(run)
+
     # -- models
 
     async def create(self, settings: ModelSettings, *, uid: str, now: float) -> Model:
-        return await self._write.run(lambda connection: jobs.create(connection, settings, uid, now))
+        return await self._change(lambda connection: jobs.create(connection, settings, uid, now))
 
     async def models(self) -> list[Model]:
         return await self._read.run(jobs.models)
@@ -91,15 +102,15 @@ class SqliteStore:
         return await self._read.run(lambda connection: jobs.state(connection, model))
 
     async def delete(self, model: str) -> None:
-        await self._write.run(lambda connection: jobs.delete(connection, model))
+        await self._change(lambda connection: jobs.delete(connection, model))
 
     async def merge(self, model: str, batch: Sequence[Incoming], *, now: float) -> Merged:
-        return await self._write.run(lambda connection: jobs.merge(connection, model, batch, now))
+        return await self._write.run(lambda connection: jobs.merge(connection, self._cache, model, batch, now))
 
     # -- agents
 
     async def enroll(self, model: str, agent: str, token_hash: bytes, *, now: float, renew: bool = False) -> None:
-        await self._write.run(lambda connection: jobs.enroll(connection, model, agent, token_hash, now, renew))
+        await self._change(lambda connection: jobs.enroll(connection, model, agent, token_hash, now, renew))
 
     async def agent(self, model: str, agent: str) -> Agent:
         return await self._read.run(lambda connection: jobs.agent(connection, model, agent))
@@ -114,17 +125,15 @@ class SqliteStore:
         return await self._read.run(lambda connection: jobs.contribution(connection, model, agent))
 
     async def revoke(self, model: str, agent: str, *, now: float) -> None:
-        await self._write.run(lambda connection: jobs.revoke(connection, model, agent))
+        await self._change(lambda connection: jobs.revoke(connection, model, agent))
 
     async def forget(self, model: str, agent: str, *, now: float) -> Model:
-        return await self._write.run(lambda connection: jobs.forget(connection, model, agent))
+        return await self._change(lambda connection: jobs.forget(connection, model, agent))
 
     # -- tokens of people
 
     async def put_token(self, name: str, role: Role, token_hash: bytes, *, now: float, replace: bool = False) -> bool:
-        return await self._write.run(
-            lambda connection: jobs.put_token(connection, name, role, token_hash, now, replace)
-        )
+        return await self._change(lambda connection: jobs.put_token(connection, name, role, token_hash, now, replace))
 
     async def find_token(self, token_hash: bytes) -> Principal | None:
         return await self._read.run(lambda connection: jobs.find_token(connection, token_hash))
@@ -133,7 +142,7 @@ class SqliteStore:
         return await self._read.run(jobs.tokens)
 
     async def drop_token(self, name: str) -> bool:
-        return await self._write.run(lambda connection: jobs.drop_token(connection, name))
+        return await self._change(lambda connection: jobs.drop_token(connection, name))
 
     # -- history
 
@@ -150,12 +159,12 @@ class SqliteStore:
 def connect(path: Path) -> sqlite3.Connection:
     """A connection that is durable at each commit and leaves transactions to us."""
     connection = sqlite3.connect(path, isolation_level=None, timeout=30.0)
-    connection.execute("PRAGMA page_size = 8192")  # before WAL: it cannot be changed after
+    connection.execute("PRAGMA page_size = 16384")  # before WAL: it cannot be changed after
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
     # The same few rows change all the time: the longer the log, the fewer copies of a page are written back.
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    connection.execute("PRAGMA wal_autocheckpoint = 1000")
     return connection
 
 

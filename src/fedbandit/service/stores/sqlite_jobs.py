@@ -27,6 +27,7 @@ from fedbandit.service.stores.base import (
     Sample,
     State,
 )
+from fedbandit.service.stores.row_cache import KnownModel, RowCache
 
 
 @contextmanager
@@ -97,35 +98,48 @@ _SET_MODEL = (
 )
 
 
-def merge(connection: sqlite3.Connection, model: str, batch: Sequence[Incoming], now: float) -> Merged:
-    with transaction(connection):
+def merge(connection: sqlite3.Connection, cache: RowCache, model: str, batch: Sequence[Incoming], now: float) -> Merged:
+    try:
+        with transaction(connection):
+            return _merge(connection, cache, model, batch, now)
+    except BaseException:
+        cache.clear()  # its rows may be ahead of what is on disk
+        raise
+
+
+def _merge(
+    connection: sqlite3.Connection, cache: RowCache, model: str, batch: Sequence[Incoming], now: float
+) -> Merged:
+    cache.refresh(connection)
+    known = cache.get(model)
+    if known is None:
         row = _model_row(connection, model, ", state")
-        before, packed = rows.model_of(row), row[-1]
-        fold = _fold(connection, row[0], before, packed, batch)
-        outcomes = fold.run(batch, now=now)
-        if fold.n_uploads == 0:
-            return Merged(before, packed, outcomes, 0)
-        after, packed = rows.folded(before, fold)
+        known = cache.put(KnownModel(row[0], rows.model_of(row), row[-1]))
+    fold = _fold(connection, cache, known, batch)
+    outcomes = fold.run(batch, now=now)
+    if fold.n_uploads:
+        known.model, known.packed = rows.folded(known.model, fold)
         connection.executemany(_SET_AGENT, [rows.agent_values(agent) for agent in fold.changed.values()])
         _retire(connection, {(fold.agents[name].id, life): why for (name, life), why in fold.newly_retired.items()})
-        connection.execute(_SET_MODEL, (*rows.model_values(after, packed), row[0]))
-    return Merged(after, packed, outcomes, fold.n_uploads)
+        connection.execute(_SET_MODEL, (*rows.model_values(known.model, known.packed), known.id))
+    return Merged(known.model, known.packed, outcomes, fold.n_uploads)
 
 
-def _fold(
-    connection: sqlite3.Connection, model_id: int, model: Model, packed: bytes, batch: Sequence[Incoming]
-) -> Fold:
-    names = list({upload.agent for upload in batch})
-    places = ", ".join("?" * len(names))
-    query = f"SELECT {rows.LEDGER_COLUMNS} FROM agents WHERE model_id = ? AND name IN ({places})"
-    agents = rows.ledger_of(connection.execute(query, (model_id, *names)))
+def _fold(connection: sqlite3.Connection, cache: RowCache, known: KnownModel, batch: Sequence[Incoming]) -> Fold:
+    names = {upload.agent for upload in batch}
+    if not names <= known.agents.keys():
+        cache.require_room(known, len(names))
+        unknown = list(names - known.agents.keys())
+        places = ", ".join("?" * len(unknown))
+        query = f"SELECT {rows.LEDGER_COLUMNS} FROM agents WHERE model_id = ? AND name IN ({places})"
+        known.agents.update(rows.ledger_of(connection.execute(query, (known.id, *unknown))))
     retired = {}
-    for agent, incarnation in rows.lives_to_look_up(batch, agents):
+    for agent, incarnation in rows.lives_to_look_up(batch, known.agents):
         query = "SELECT reason FROM retired WHERE agent_id = ? AND incarnation = ?"
         found = connection.execute(query, (agent.id, incarnation)).fetchone()
         if found is not None:
             retired[agent.name, incarnation] = found[0]
-    return rows.fold_of(model, packed, agents, retired)
+    return rows.fold_of(known.model, known.packed, known.agents, retired)
 
 
 def _retire(connection: sqlite3.Connection, lives: dict[tuple[int, str], str]) -> None:

@@ -1,0 +1,414 @@
+"""Exchanges that are answered where their bytes arrive: no client can tell them from those that go through ASGI.
+
+The server runs in this process, on a real socket, so that each test can see which way a request went.
+"""
+
+import asyncio
+import contextlib
+import io
+import json
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+import uvicorn
+
+import fedbandit as fb
+from fedbandit.errors import AlreadyExists, BodyTooSlow, Overloaded
+from fedbandit.service import admin
+from fedbandit.service.app import make_app
+from fedbandit.service.desk import Desk
+from fedbandit.service.express import Express
+from fedbandit.service.model import ModelSettings
+from fedbandit.service.parts import make_parts
+from fedbandit.service.process import _config, _listen
+from fedbandit.service.settings import ServerSettings
+from fedbandit.service.stores.memory import MemoryStore
+from fedbandit.service.telemetry import make_logger
+from fedbandit.wire import codec
+from tests.service.uploads import incoming, request
+
+LATE_S = 20.0
+LONG_WAY = "Origin: http://elsewhere.example\r\n"  # a browser's; no answer depends on it here
+
+
+class Counting(Express):
+    """Which requests took the short way."""
+
+    n = 0
+
+    def exchange(self, *args):
+        exchange = super().exchange(*args)
+        self.n += exchange is not None
+        return exchange
+
+
+class Place:
+    """A server in a thread, with what it is made of at hand."""
+
+    def __init__(self, **settings) -> None:
+        self.log = io.BytesIO()
+        options = ServerSettings(admin_token="admin-token-of-the-tests", **settings)
+        self.store = MemoryStore()
+        self.parts = make_parts(options, make_logger("debug", self.log), store=self.store)
+        self.desk = Desk(self.parts)
+        self.express = Counting(self.desk, self.parts.coordinator)
+        self.listener = _listen("127.0.0.1", 0)
+        self.config = _config(options, make_app(self.parts, desk=self.desk), self.express)
+        self.server = uvicorn.Server(self.config)
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        self.server.run(sockets=[self.listener])
+
+    def start(self) -> None:
+        self.thread.start()
+        end = time.monotonic() + LATE_S
+        while not self.server.started:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        self.call(admin.first_admin_token(self.parts))
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(LATE_S)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self.parts.history._task.get_loop()
+
+    def call(self, work):
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(LATE_S)
+
+    def create(self, model, dim):
+        settings = ModelSettings(name=model, dim=dim, lam=1.0, alpha=1.0, radius=fb.radius.fixed(0.5))
+        self.call(admin.create_model(self.parts, settings))
+
+    def join(self, agent, model="news", dim=3):
+        """A model if there is none yet, and an agent whose first upload is merged, so that it is known."""
+        with contextlib.suppress(AlreadyExists):
+            self.create(model, dim)
+        token = self.call(admin.add_agent(self.parts, model, agent))
+        line = Line(self, token, model)
+        assert line.send(body_of(agent, 1))[0] == 200
+        return line
+
+
+OPEN: list["Line"] = []
+
+
+@pytest.fixture(autouse=True)
+def hang_up():
+    yield
+    while OPEN:
+        OPEN.pop().socket.close()
+
+
+class Line:
+    """A connection that says what it is told to."""
+
+    def __init__(self, place, token, model="news") -> None:
+        self.token, self.model = token, model
+        self.place = place
+        self.again()
+
+    def again(self):
+        if self not in OPEN:
+            OPEN.append(self)
+        else:
+            self.socket.close()
+        self.socket = socket.create_connection(self.place.listener.getsockname(), timeout=LATE_S)
+        self.rest = b""
+
+    def message(self, body, *, more="", version="1.1", length=None):
+        head = (
+            f"POST /v1/models/{self.model}/sync HTTP/{version}\r\nHost: x\r\nAuthorization: Bearer {self.token}\r\n"
+            f"Content-Length: {len(body) if length is None else length}\r\n{more}\r\n"
+        )
+        return head.encode() + body
+
+    def send(self, body, **options):
+        self.socket.sendall(self.message(body, **options))
+        return self.answer()
+
+    def answer(self):
+        """Status, headers and body of the next answer."""
+        while b"\r\n\r\n" not in self.rest:
+            self._more()
+        head, _, self.rest = self.rest.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines)
+        assert len(headers) == len(lines), "a header came twice"
+        length = int(headers["content-length"])
+        while len(self.rest) < length:
+            self._more()
+        body, self.rest = self.rest[:length], self.rest[length:]
+        return int(first.split()[1]), headers, body
+
+    def _more(self):
+        piece = self.socket.recv(1 << 16)
+        assert piece, "the server hung up"
+        self.rest += piece
+
+    def is_closed(self):
+        """Waits for the server to hang up."""
+        return self.socket.recv(1 << 16) == b""
+
+
+def body_of(agent, sequence, **changes):
+    return codec.encode(request(incoming(agent, sequence), **changes))
+
+
+def spoilt(agent, sequence, change):
+    """An upload whose numbers somebody changed, with a digest that fits."""
+    honest = incoming(agent, sequence)
+    numbers = honest.numbers.copy()
+    change(numbers)
+    digest = codec.digest_of(numbers.tobytes())
+    return codec.encode(request(honest._replace(numbers=numbers, digest=digest)))
+
+
+@pytest.fixture(scope="module")
+def place():
+    made = Place(body_timeout_s=1.0)
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def own_place():
+    """For tests after which nothing is as before."""
+    made = Place()
+    made.start()
+    yield made
+    made.stop()
+
+
+def nan(numbers):
+    numbers[0] = np.nan
+
+
+def indefinite(numbers):
+    numbers[1] = 1e6
+
+
+def empty(numbers):
+    numbers[-3] = 0
+
+
+BODIES = {
+    "the next": lambda agent: body_of(agent, 2),
+    "the same again": lambda agent: body_of(agent, 1),
+    "a gap": lambda agent: body_of(agent, 7),
+    "other content": lambda agent: codec.encode(request(incoming(agent, 1, seed=99))),
+    "somebody else's": lambda agent: body_of("nobody", 2),
+    "no message": lambda agent: b"what is this?",
+    "nothing": lambda agent: b"",
+    "half": lambda agent: body_of(agent, 2)[:100],
+    "another dimension": lambda agent: codec.encode(request(incoming(agent, 2, dim=4), dim=4)),
+    "not a number": lambda agent: spoilt(agent, 2, nan),
+    "indefinite": lambda agent: spoilt(agent, 2, indefinite),
+    "of no observations": lambda agent: spoilt(agent, 2, empty),
+    "an old life's": lambda agent: codec.encode(request(incoming(agent, 1, incarnation="life-0"))),
+}
+
+
+@pytest.mark.parametrize("what", BODIES)
+def test_both_ways_answer_alike(place, what):
+    answers = []
+    for way, more in (("short", ""), ("long", LONG_WAY)):
+        model = f"{what.replace(' ', '-').replace(chr(39), '')}-{way}"
+        line = place.join("shop", model)
+        assert line.send(body_of("shop", 1))[0] == 200  # by now the connection knows its guest, too
+        before = place.express.n
+        status, headers, body = line.send(BODIES[what]("shop"), more=more)
+        assert place.express.n - before == (way == "short")
+        told = json.loads(body) if status != 200 else codec.decode_reply(body)
+        if status == 200:
+            assert headers["etag"].startswith(f'"{told.version}-')
+            told = (told.agent, told.version, told.acknowledged, told.dim, told.stats)
+            headers["etag"] = "there"
+        else:
+            told["message"] = told["message"].replace(model, "")
+        del headers["x-request-id"], headers["date"]
+        answers.append((status, headers, told, place.call(place.store.load(model)).n_uploads))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("size", [1, 7, 150, 350])
+def test_a_message_may_come_in_pieces(place, size):
+    line = place.join(f"pieces-{size}")
+    message = line.message(body_of(f"pieces-{size}", 2))
+    line.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    before = place.express.n
+    for at in range(0, len(message), size):
+        line.socket.sendall(message[at : at + size])
+        if at % 50 < size:
+            time.sleep(0.002)  # so that not all arrive in one
+    status, _, body = line.answer()
+    assert (status, codec.decode_reply(body).acknowledged) == (200, 2)
+    assert place.express.n == before + 1
+
+
+def test_what_is_pipelined_is_answered_in_order(place):
+    line = place.join("pipe")
+    line.socket.sendall(b"".join(line.message(body_of("pipe", sequence)) for sequence in range(2, 8)))
+    answers = [line.answer() for _ in range(2, 8)]
+    assert [codec.decode_reply(body).acknowledged for _, _, body in answers] == list(range(2, 8))
+    assert line.send(body_of("pipe", 8))[0] == 200
+
+
+@pytest.mark.parametrize("options", [{"more": "Connection: close\r\n"}, {"version": "1.0"}])
+def test_a_connection_ends_when_the_client_wants_it(place, options):
+    agent = f"ends-{'version' in options}"
+    line = place.join(agent)
+    status, headers, _ = line.send(body_of(agent, 2), **options)
+    assert (status, headers["connection"]) == (200, "close")
+    assert line.is_closed()
+
+
+def test_revoking_is_immediate_on_an_open_connection(place):
+    line = place.join("leaver")
+    assert line.send(body_of("leaver", 2))[0] == 200
+    place.call(place.store.revoke("news", "leaver", now=0.0))
+    for _ in range(2):
+        status, headers, body = line.send(body_of("leaver", 3))
+        assert (status, json.loads(body)["error"]) == (401, "unauthenticated")
+        assert "revoked" in json.loads(body)["message"]
+        assert headers["www-authenticate"] == "Bearer"
+    assert place.call(place.store.agent("news", "leaver")).n_uploads == 2
+
+
+def test_a_replaced_token_opens_nothing_and_the_new_one_does(place):
+    line = place.join("changer")
+    assert line.send(body_of("changer", 2))[0] == 200
+    new = place.call(admin.add_agent(place.parts, "news", "changer", renew=True))
+    assert line.send(body_of("changer", 3))[0] == 401
+    line.token = new
+    assert line.send(body_of("changer", 3))[0] == 200
+
+
+def test_a_token_is_good_for_its_own_model_only(place):
+    line = place.join("local", "here")
+    place.join("other", "there")
+    line.model = "there"
+    assert line.send(body_of("local", 2))[0] == 403
+    line.model = "here"
+    assert line.send(body_of("local", 2))[0] == 200
+
+
+def test_a_model_made_anew_with_other_settings(place):
+    line = place.join("phoenix", "ashes")
+    place.call(place.store.delete("ashes"))
+    assert line.send(body_of("phoenix", 2))[0] in (401, 404)
+    place.create("ashes", 4)
+    line.token = place.call(admin.add_agent(place.parts, "ashes", "phoenix"))
+    bodies = codec.encode(request(incoming("phoenix", 1, dim=4), dim=4))
+    assert line.send(bodies)[0] == 200
+
+
+def test_a_body_that_stops_half_way_is_cut_by_name_and_its_memory_is_free(place):
+    line = place.join("slow")
+    body = body_of("slow", 2)
+    line.socket.sendall(line.message(body)[:-10])
+    status, headers, told = line.answer()
+    assert (status, json.loads(told)["error"], headers["connection"]) == (408, BodyTooSlow.code, "close")
+    assert line.is_closed()
+    assert place.desk._n_inflight == 0
+    line.again()
+    assert line.send(body)[0] == 200
+
+
+def test_a_client_that_leaves_in_the_middle_holds_nothing(place):
+    line = place.join("gone")
+    before = place.express.n
+    line.socket.sendall(line.message(body_of("gone", 2))[:-10])
+    end = time.monotonic() + LATE_S
+    while place.express.n == before:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    line.socket.close()
+    while place.desk._n_inflight:
+        assert time.monotonic() < end, "the body's memory was never given back"
+        time.sleep(0.005)
+    assert place.call(place.store.agent("news", "gone")).n_uploads == 1
+
+
+def test_shed_uploads_are_told_when_to_come_back_and_the_connection_stays(place, monkeypatch):
+    line = place.join("crowd")
+
+    def full(model):
+        raise Overloaded("too many")
+
+    monkeypatch.setattr(place.parts.coordinator, "require_room", full)
+    status, headers, body = line.send(body_of("crowd", 2))
+    assert (status, headers["retry-after"], json.loads(body)["error"]) == (503, "1", "overloaded")
+    monkeypatch.undo()
+    assert line.send(body_of("crowd", 2))[0] == 200
+
+
+def test_what_nobody_foresaw_is_answered_and_logged(place, monkeypatch):
+    line = place.join("odd")
+
+    def broken(*_):
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(place.desk, "checked", broken)
+    status, headers, body = line.send(body_of("odd", 2))
+    assert (status, json.loads(body)["error"]) == (500, "internal_error")
+    logged = [json.loads(text) for text in place.log.getvalue().splitlines()]
+    (told,) = [entry for entry in logged if entry["event"] == "internal_error" and entry["agent"] == "odd"]
+    assert told["request"] == headers["x-request-id"]
+    assert "planted" in told["exception"]
+    monkeypatch.undo()
+    assert line.send(body_of("odd", 2))[0] == 200
+
+
+def test_an_exchange_leaves_a_line_and_a_count(place):
+    line = place.join("diary", "logged")
+    _, headers, _ = line.send(body_of("diary", 2))
+    entries = [json.loads(text) for text in place.log.getvalue().splitlines()]
+    (entry,) = [entry for entry in entries if entry.get("request") == headers["x-request-id"]]
+    assert entry["event"] == "exchange"
+    told = {"model": "logged", "agent": "diary", "sequence": 2, "version": 2, "result": "merged", "status": 200}
+    assert told.items() <= entry.items()
+    text, _ = place.parts.metrics.render()
+    assert b'fedbandit_exchanges_total{model="logged",result="merged"} 2.0' in text
+    assert line.token not in place.log.getvalue().decode()
+
+
+def test_a_stopping_server_answers_what_it_has_taken(own_place):
+    place = own_place
+    line = place.join("last")
+    merge, taken, go_on = place.store.merge, threading.Event(), threading.Event()
+
+    async def slow(*args, **options):
+        taken.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.005)
+        return await merge(*args, **options)
+
+    place.store.merge = slow
+    line.socket.sendall(line.message(body_of("last", 2)))
+    assert taken.wait(LATE_S)
+    place.server.should_exit = True
+    time.sleep(0.3)  # the server has begun to stop
+    go_on.set()
+    status, headers, body = line.answer()
+    assert (status, headers["connection"], codec.decode_reply(body).acknowledged) == (200, "close", 2)
+    assert line.is_closed()
+    place.thread.join(LATE_S)
+    assert not place.thread.is_alive()
+
+
+def test_silence_after_an_exchange_ends_a_connection(own_place):
+    own_place.config.timeout_keep_alive = 1
+    line = own_place.join("silent")
+    began = time.monotonic()
+    while time.monotonic() < began + 1.5:  # busy for longer than the silence may last
+        assert line.send(body_of("silent", 1))[0] == 200
+        time.sleep(0.1)
+    assert line.is_closed()

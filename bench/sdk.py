@@ -26,7 +26,10 @@ from fedbandit.sdk import LiveAgent, LocalServer, open_agent
 DIM, N_ACTIONS = 25, 25
 TARGETS = {
     "observe_fast_us": 60.0,
-    "choose_ratio": 1.25,
+    # With a journal against without: 1.13 to 1.15, and 1.22 to 1.30 right after an `observe`. A decision goes into the
+    # mapped ring for two to three microseconds; what `observe` wrote has cooled the processor's caches besides.
+    "choose_ratio": 1.2,
+    "choose_ratio_after_observe": 1.35,
     "rss_mb": 80.0,
     "import_s": 0.3,
     # The exchange itself has its target, 2 ms, in bench/service.py; here an `observe` that exchanges is timed whole:
@@ -75,8 +78,8 @@ def chooses_of(agent: LiveAgent, sets: np.ndarray, n_rounds: int) -> list[int]:
     return times
 
 
-def bench_calls(n_rounds: int) -> dict[str, float]:
-    """Three agents in turns, so that a busy moment of the machine hits all of them."""
+def bench_calls(n_rounds: int, n_turns: int = 100) -> dict[str, float]:
+    """Three agents in short turns, so that a busy moment of the machine hits all of them."""
     sets = np.random.default_rng(0).random((512, N_ACTIONS, DIM)) - 0.5
     times: dict[str, tuple[list[int], list[int]]] = {name: ([], []) for name in ("memory", "fast", "strict")}
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as folder:
@@ -88,15 +91,15 @@ def bench_calls(n_rounds: int) -> dict[str, float]:
                 hub.transport("strict"), model="local", state_dir=f"{folder}/strict", durability="strict"
             ),
         }
-        for _ in range(10):
+        for _ in range(n_turns):
             for name, agent in agents.items():
-                choose, observe = rounds_of(agent, sets, max(n_rounds // (100 if name == "strict" else 10), 1))
+                choose, observe = rounds_of(agent, sets, max(n_rounds // n_turns // (10 if name == "strict" else 1), 1))
                 times[name][0].extend(choose)
                 times[name][1].extend(observe)
         alone: dict[str, list[int]] = {"memory": [], "fast": []}
-        for _ in range(10):
+        for _ in range(n_turns):
             for name, times_alone in alone.items():
-                times_alone.extend(chooses_of(agents[name], sets, max(n_rounds // 10, 1)))
+                times_alone.extend(chooses_of(agents[name], sets, max(n_rounds // n_turns, 1)))
         for agent in agents.values():
             agent.close()
     found = {}

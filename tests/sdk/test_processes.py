@@ -109,6 +109,7 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(tmp_path):
         ):
             assert in_a_child(action) == ForkedProcess.__name__
         assert in_a_child(agent.close) == "None"  # nothing to close there
+        assert in_a_child(lambda: agent._core.journal._log.append(b"s")) == OSError.__name__  # its handle is gone
         agent.observe(decision, 1.0)
         agent.flush(5.0)
         child = os.fork()

@@ -19,7 +19,7 @@ import sqlite3
 import struct
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,13 +106,14 @@ class Journal:
         self._boot = boot_id()
         self._lost_power = False  # since the last snapshot
         self._lock_file = lock_directory(directory)
-        try:
+        with ExitStack() as undo:
+            undo.callback(unlock, self._lock_file)
             self._db = open_database(directory / "journal.db", DURABILITY[durability])
+            undo.callback(self._db.close)
             self._wal = os.open(directory / "journal.db-wal", os.O_RDONLY | os.O_CLOEXEC)
+            undo.callback(os.close, self._wal)
             self.saved = self._read_state()
-        except BaseException:
-            unlock(self._lock_file)
-            raise
+            undo.pop_all()
 
     # -- opening -----------------------------------------------------------------------------------------------
 

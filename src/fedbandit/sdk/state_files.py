@@ -17,6 +17,7 @@ CREATE TABLE position (
   id INTEGER PRIMARY KEY CHECK (id = 1), life BLOB NOT NULL, at INTEGER NOT NULL, boot BLOB NOT NULL
 )
 """
+# Small pages: a commit writes whole ones.
 SCHEMA = f"""
 PRAGMA page_size = 1024;
 CREATE TABLE state (

@@ -129,6 +129,9 @@ def test_a_state_directory_is_read_and_left_as_it_is(server: LiveServer, tmp_pat
     assert (place / "journal.db").read_bytes() == before
     with fb.connect(server.url, model="news", token=token, state_dir=place) as agent:
         assert agent.status().rounds == 1
+    (place / "observations").write_bytes(b"words")
+    found = ask("--state-dir", str(place), status=1)[f"state_dir {place}"]
+    assert found.state == "failed" and "does not hold observations" in found.words
 
 
 def test_a_damaged_or_newer_journal_is_a_failure(tmp_path: Path) -> None:

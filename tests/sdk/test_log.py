@@ -1,6 +1,7 @@
 """The journal's log: what a kill or a power cut leaves of it, what is damage, and journals from before it."""
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -171,3 +172,23 @@ def test_a_long_log_is_made_anew_without_what_the_snapshot_has(tmp_path, monkeyp
         assert log.stat().st_size < 5000 and log.stat().st_mode & 0o777 == 0o600
         assert not (tmp_path / "state" / "observations.new").exists()
         assert np.array_equal(agent._core.local.Sigma, rows.T @ rows)
+
+
+@pytest.mark.parametrize("durability", ["fast", "strict"])
+def test_threads_lose_nothing_while_the_log_is_made_anew_behind_them(tmp_path, monkeypatch, durability):
+    monkeypatch.setattr(journal_module, "MAX_LOG_BYTES", 2000)
+    monkeypatch.setattr(journal_module, "MAX_RECORDS", 20)
+    hub = make_hub(alpha=float("inf"))
+    rows = whole_rows(800)
+    with make_live(hub, state_dir=tmp_path / "state", durability=durability) as agent:
+        renewed = []
+        begin_at = agent._core.journal._log.begin_at
+        agent._core.journal._log.begin_at = lambda position: (renewed.append(position), begin_at(position))
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda x: agent.observe(agent.choose(x[None, :]), 1.0), rows))
+        agent._pump.stop(10.0)
+        state = as_if_killed(tmp_path / "state", tmp_path / "copy")
+        assert len(renewed) > 2
+    with make_live(hub, state_dir=state) as again:
+        assert again.status().rounds == 800 and again.status().pending == 0
+        assert np.array_equal(again._core.local.Sigma, rows.T @ rows)

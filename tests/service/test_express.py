@@ -38,10 +38,17 @@ class Counting(Express):
     """Which requests took the short way."""
 
     n = 0
+    n_same_head = 0
 
     def exchange(self, *args):
         exchange = super().exchange(*args)
         self.n += exchange is not None
+        return exchange
+
+    def exchange_again(self, *args):
+        exchange = super().exchange_again(*args)
+        self.n += exchange is not None
+        self.n_same_head += exchange is not None
         return exchange
 
 
@@ -251,6 +258,43 @@ def test_a_message_may_come_in_pieces(place, size):
     status, _, body = line.answer()
     assert (status, codec.decode_reply(body).acknowledged) == (200, 2)
     assert place.express.n == before + 1
+
+
+def test_a_head_that_was_read_once_is_not_read_again(place):
+    line = place.join("regular")
+    assert line.send(body_of("regular", 2))[0] == 200
+    before = place.express.n_same_head
+    for sequence in range(3, 8):
+        assert codec.decode_reply(line.send(body_of("regular", sequence))[2]).acknowledged == sequence
+    assert place.express.n_same_head == before + 5
+    assert line.send(b"short")[0] == 400  # another length is another head
+    assert line.send(body_of("regular", 8), more="X: y\r\n")[0] == 200
+    assert place.express.n_same_head == before + 5
+    assert line.send(body_of("regular", 9), more="X: y\r\n")[0] == 200
+    assert place.express.n_same_head == before + 6
+
+
+def test_a_head_inside_of_a_body_is_part_of_the_body(place):
+    """A refused request whose body, piece by piece, looks like requests that came before."""
+    line = place.join("smuggler")
+    whole = line.message(body_of("smuggler", 2))
+    assert line.send(body_of("smuggler", 2))[0] == 200
+    whole_again = line.message(body_of("smuggler", 3))
+    assert len(whole_again) == len(whole)
+    line.socket.sendall(line.message(b"", more=LONG_WAY, length=3 * len(whole)).replace(line.token.encode(), b"x" * 43))
+    assert line.answer()[0] == 401  # and its body is yet to come
+    for _ in range(3):
+        line.socket.sendall(whole_again)
+        time.sleep(0.05)
+    assert line.send(body_of("smuggler", 3))[0] == 200
+    assert place.call(place.store.agent("news", "smuggler")).n_uploads == 3
+
+
+def test_stray_line_breaks_after_a_body_do_no_harm(place):
+    line = place.join("old-fashioned")
+    for sequence in range(2, 6):
+        line.socket.sendall(line.message(body_of("old-fashioned", sequence)) + b"\r\n")
+        assert line.answer()[0] == 200
 
 
 def test_what_is_pipelined_is_answered_in_order(place):

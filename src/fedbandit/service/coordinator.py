@@ -105,8 +105,8 @@ class Coordinator:
 
     async def _drain(self, model: str, lane: _Lane) -> None:
         # Requests that the event loop has read already join the batch instead of waiting for the next commit.
-        await asyncio.sleep(0)
         while lane.waiting:
+            await asyncio.sleep(0)
             batch = [lane.waiting.popleft() for _ in range(min(self._max_batch, len(lane.waiting)))]
             try:
                 await self._commit(model, batch)

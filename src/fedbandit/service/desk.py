@@ -137,7 +137,7 @@ class Desk:
         """The body is read, or will never be."""
         self._n_inflight -= length
 
-    def decoded(self, visit: Visit, body: bytes) -> codec.SyncRequest:
+    def decoded(self, visit: Visit, body: bytes | memoryview) -> codec.SyncRequest:
         """The request in a body, if it is for this model and from this agent."""
         request = codec.decode_request(body)
         visit.log["sequence"] = request.sequence

@@ -44,9 +44,9 @@ class Exchange:
         self._coordinator = coordinator
         self._protocol = protocol
         self._visit = visit
-        self._length = length
+        self.length = length
         self._set_aside = False
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | memoryview] = []
         self._timer: asyncio.TimerHandle | None = None
         self.response_complete = False
         self.disconnected = False
@@ -56,12 +56,12 @@ class Exchange:
         """Before the body is read: is there room for it?"""
         try:
             self._desk.require_capacity(self._visit.model)
-            self._desk.set_aside(self._length)
+            self._desk.set_aside(self.length)
             self._set_aside = True
         except FedbanditError as error:
             self._answer(self._desk.failed(self._visit, error))
 
-    def add(self, piece: bytes) -> None:
+    def add(self, piece: bytes | memoryview) -> None:
         """Some of the body. It cannot be more than was announced: the parser sees to that."""
         self._pieces.append(piece)
 
@@ -82,7 +82,7 @@ class Exchange:
         visit, desk = self._visit, self._desk
         try:
             if len(pieces) == 1:
-                body = pieces[0]
+                body: bytes | memoryview = pieces[0]
             else:
                 body = b"".join(pieces)
                 desk.require_capacity(visit.model)  # it came in pieces, and meanwhile others came
@@ -99,7 +99,7 @@ class Exchange:
         self._pieces = []
         if self._set_aside:
             self._set_aside = False
-            self._desk.give_back(self._length)
+            self._desk.give_back(self.length)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -148,6 +148,8 @@ class Guest(NamedTuple):
     url: bytes
     authorization: bytes
     visit: Visit
+    head: bytes = b""
+    n_bytes: int = 0  # of the head and the body; 0 while the head is not known
 
 
 class Express:
@@ -164,23 +166,34 @@ class Express:
             return None
         guest = protocol.guest
         if guest is not None and guest.url == url and guest.authorization == authorization:
-            visit = self._desk.visit(guest.visit.model)
-            if not self._desk.recognise_again(visit, guest.visit):
+            return self._known(protocol, guest, length)
+        target = TARGET.fullmatch(url)
+        if target is None:
+            return None
+        visit = self._desk.visit(target[1].decode("ascii"))
+        try:
+            if not self._desk.recognise(visit, authorization.decode("latin-1")):
                 return None
-        else:
-            target = TARGET.fullmatch(url)
-            if target is None:
-                return None
-            visit = self._desk.visit(target[1].decode("ascii"))
-            try:
-                if not self._desk.recognise(visit, authorization.decode("latin-1")):
-                    return None
-            except (Forbidden, Unauthenticated):
-                return None
-            protocol.guest = Guest(url, authorization, visit)
-        if visit.settings.dim >= BIG_DIM or length > visit.max_bytes:
+        except (Forbidden, Unauthenticated):
+            return None
+        protocol.guest = Guest(url, authorization, visit)
+        if not _is_small(visit, length):
             return None
         return Exchange(self._desk, self._coordinator, protocol, visit, length)
+
+    def exchange_again(self, protocol: Protocol, guest: Guest) -> Exchange | None:
+        """The same for whoever came before with the same head; None if that was too long ago."""
+        return self._known(protocol, guest, guest.n_bytes - len(guest.head))
+
+    def _known(self, protocol: Protocol, guest: Guest, length: int) -> Exchange | None:
+        visit = self._desk.visit(guest.visit.model)
+        if not self._desk.recognise_again(visit, guest.visit) or not _is_small(visit, length):
+            return None
+        return Exchange(self._desk, self._coordinator, protocol, visit, length)
+
+
+def _is_small(visit: Visit, length: int) -> bool:
+    return visit.settings.dim < BIG_DIM and length <= visit.max_bytes
 
 
 def _plain(headers: list[tuple[bytes, bytes]]) -> tuple[bytes, int | None]:

@@ -11,6 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from fedbandit.service.express import Exchange, Express, Guest, joined
 
 HEAD_TIMEOUT_S = 30.0
+BLANK_LINE = b"\r\n\r\n"
 
 
 class JoinedWrites:
@@ -63,6 +64,8 @@ class Protocol(HttpToolsProtocol):
     _exchange: Exchange | None = None  # the one whose body is being read
     _idle_since: float | None = None  # after an exchange
     _idle_timer: asyncio.TimerHandle | None = None
+    _n_begun = 0  # messages in what was received last
+    _is_between = True  # the last message is complete, and no other has begun
     guest: Guest | None = None
 
     def __init__(self, *args: Any, express: Express | None = None, **options: Any) -> None:
@@ -78,6 +81,8 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_head = True
+        self._is_between = False
+        self._n_begun += 1
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
@@ -89,6 +94,9 @@ class Protocol(HttpToolsProtocol):
             self._go_the_long_way()
             return
         exchange.keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        self._begin(exchange)
+
+    def _begin(self, exchange: Exchange) -> None:
         self.cycle = cast(Any, exchange)
         self._exchange = exchange
         exchange.open()
@@ -102,12 +110,14 @@ class Protocol(HttpToolsProtocol):
 
     def _plain_exchange(self) -> Exchange | None:
         """The exchange that begins here, if nothing else is under way on this connection."""
-        if self._express is None or self.parser.get_method() != b"POST" or self.flow.write_paused:
-            return None
-        cycle = cast("RequestResponseCycle | None", self.cycle)  # uvicorn has none at first
-        if cycle is not None and not cycle.response_complete:
+        if self._express is None or self.parser.get_method() != b"POST" or self._is_busy():
             return None
         return self._express.exchange(self, self.url, self.headers)
+
+    def _is_busy(self) -> bool:
+        """Whether something before has yet to be answered, or read by the client."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # uvicorn has none at first
+        return self.flow.write_paused or (cycle is not None and not cycle.response_complete)
 
     def on_body(self, body: bytes) -> None:
         exchange = self._exchange
@@ -117,6 +127,7 @@ class Protocol(HttpToolsProtocol):
             exchange.add(body)
 
     def on_message_complete(self) -> None:
+        self._is_between = True
         exchange, self._exchange = self._exchange, None
         if exchange is None:
             super().on_message_complete()
@@ -125,8 +136,39 @@ class Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._idle_since = None
-        super().data_received(data)
+        if self._is_between:
+            if self._is_same_again(data):
+                return
+            self._n_begun = 0
+            super().data_received(data)
+            self._remember(data)
+        else:
+            super().data_received(data)
         self._watch()
+
+    def _is_same_again(self, data: bytes) -> bool:
+        """Whether it is a whole exchange with the very head that the parser took for one before; if so, it begins."""
+        guest = self.guest
+        if guest is None or len(data) != guest.n_bytes or not data.startswith(guest.head) or self._is_busy():
+            return False
+        assert self._express is not None
+        exchange = self._express.exchange_again(self, guest)
+        if exchange is None:
+            return False
+        self._unset_keepalive_if_required()
+        self._begin(exchange)
+        exchange.add(memoryview(data)[len(guest.head) :])
+        self.on_message_complete()
+        return True
+
+    def _remember(self, data: bytes) -> None:
+        """If that was one exchange and nothing else, the next one will most likely have the same head."""
+        guest, cycle = self.guest, cast(Any, self.cycle)
+        if guest is None or self._n_begun != 1 or not self._is_between or not isinstance(cycle, Exchange):
+            return
+        head = data[: len(data) - cycle.length]
+        if cycle.keep_alive and head.find(BLANK_LINE) == len(head) - len(BLANK_LINE):
+            self.guest = guest._replace(head=head, n_bytes=len(data))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._in_head = False

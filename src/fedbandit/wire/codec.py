@@ -66,7 +66,7 @@ def encode(message: SyncRequest | SyncReply) -> bytes:
     return _encoder.encode(message)
 
 
-def decode_request(body: bytes) -> SyncRequest:
+def decode_request(body: bytes | memoryview) -> SyncRequest:
     """The request in a body, with every field checked that can be checked without knowing the model."""
     request = _decode(_request_decoder, body)
     if not 1 <= len(request.agent) <= 200:
@@ -92,7 +92,7 @@ def decode_reply(body: bytes) -> SyncReply:
     return reply
 
 
-def _decode(decoder: msgspec.msgpack.Decoder[Message], body: bytes) -> Message:
+def _decode(decoder: msgspec.msgpack.Decoder[Message], body: bytes | memoryview) -> Message:
     try:
         message = decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:

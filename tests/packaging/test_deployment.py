@@ -200,6 +200,19 @@ def test_uploads_beyond_nginxs_usual_limit_are_let_through(behind: tuple[LiveSer
     assert server.show("wide")["n_obs"] == 1
 
 
+def test_a_body_that_is_too_long_is_refused_in_the_servers_words(
+    behind: tuple[LiveServer, Proxy], http: urllib3.PoolManager
+) -> None:
+    server, proxy = behind
+    token = server.add_agent("news", "shop-3")
+    headers = {"Authorization": f"Bearer {token}"}
+    for size in (10_000, 1_000_000, 3_000_000):
+        answer = http.request(
+            "POST", f"https://127.0.0.1:{proxy.port}/v1/models/news/sync", body=bytes(size), headers=headers
+        )
+        assert (answer.status, answer.json()["error"]) == (413, "body_too_large"), size
+
+
 def test_the_page_streams_and_its_cookie_is_secure(behind: tuple[LiveServer, Proxy], http: urllib3.PoolManager) -> None:
     server, proxy = behind
     url = f"https://127.0.0.1:{proxy.port}"

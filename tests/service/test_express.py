@@ -366,6 +366,26 @@ def test_a_body_that_stops_half_way_is_cut_by_name_and_its_memory_is_free(place)
     assert line.send(body)[0] == 200
 
 
+@pytest.mark.parametrize("more", ["", LONG_WAY])
+@pytest.mark.parametrize("size", [200_000, 3_000_000])
+def test_a_client_that_is_still_sending_can_read_why_it_was_refused(place, more, size):
+    """A closed socket with something unread is reset, and the reset may arrive before the answer is read."""
+    line = place.join(f"talker-{len(more)}-{size}")
+    line.socket.sendall(line.message(b"", more=more, length=size))
+    for _ in range(0, size, 10_000):
+        line.socket.sendall(bytes(10_000))
+    status, headers, body = line.answer()
+    assert (status, headers["connection"], json.loads(body)["error"]) == (413, "close", "body_too_large")
+    assert line.is_closed()
+
+
+def test_nobody_is_heard_for_ever(place):
+    line = place.join("chatter")
+    line.socket.sendall(line.message(b"", length=1 << 30))
+    with pytest.raises(OSError):
+        line.socket.sendall(bytes(40_000_000))
+
+
 def test_a_client_that_leaves_in_the_middle_holds_nothing(place):
     line = place.join("gone")
     before = place.express.n

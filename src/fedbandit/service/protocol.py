@@ -1,9 +1,10 @@
-"""uvicorn's HTTP protocol with two changes: plain exchanges are answered here, and an answer leaves in one piece."""
+"""uvicorn's HTTP protocol with three changes: plain exchanges are answered here, an answer leaves in one piece, and a
+refusal can be read by a client that is still sending."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -12,15 +13,21 @@ from fedbandit.service.express import Exchange, Express, Guest, joined
 
 HEAD_TIMEOUT_S = 30.0
 BLANK_LINE = b"\r\n\r\n"
+LINGER_S = 2.0
+LINGER_BYTES = 4 << 20
 
 
 class JoinedWrites:
     """A transport that sends what is written within one turn of the event loop by one system call."""
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, is_sending: Callable[[], bool]
+    ) -> None:
         self._transport = transport
         self._loop = loop
+        self._is_sending = is_sending
         self._pieces: list[bytes] = []
+        self.lingers = False  # all is said, and what the client still sends is thrown away
 
     def write(self, data: bytes) -> None:
         """Keep the data until the turn is over."""
@@ -31,21 +38,33 @@ class JoinedWrites:
     def writelines(self, pieces: tuple[bytes, ...]) -> None:
         """All that there is to say in this turn."""
         self._flush()
-        if not self._transport.is_closing():
+        if not self.is_closing():
             self._transport.writelines(pieces)
 
     def close(self) -> None:
-        """Send what is left, then close."""
+        """Send what is left, then close.
+
+        A socket that is closed while the client sends is reset, and a reset may overtake the answer: then a proxy says
+        502 where we said 413. So such a client is heard a little longer.
+        """
         self._flush()
-        self._transport.close()
+        if self.lingers or self._transport.is_closing() or not self._is_sending():
+            self._transport.close()
+            return
+        self.lingers = True
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        if not self._transport.is_reading():
+            self._transport.resume_reading()
+        self._loop.call_later(LINGER_S, self._transport.close)
 
     def is_closing(self) -> bool:
         """Whether nothing more can be sent."""
-        return self._transport.is_closing()
+        return self.lingers or self._transport.is_closing()
 
     def _flush(self) -> None:
         pieces, self._pieces = self._pieces, []
-        if pieces and not self._transport.is_closing():  # the client may have left within this turn
+        if pieces and not self.is_closing():  # the client may have left within this turn
             self._transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def __getattr__(self, name: str) -> Any:
@@ -75,8 +94,9 @@ class Protocol(HttpToolsProtocol):
         self._common = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        joined_up = JoinedWrites(cast(asyncio.Transport, transport), self.loop)
-        super().connection_made(cast(asyncio.Transport, joined_up))
+        self._joined = JoinedWrites(cast(asyncio.Transport, transport), self.loop, self._is_in_body)
+        self._n_heard = 0
+        super().connection_made(cast(asyncio.Transport, self._joined))
         self._watch()
 
     def on_message_begin(self) -> None:
@@ -134,7 +154,15 @@ class Protocol(HttpToolsProtocol):
         elif not exchange.response_complete:
             exchange.complete()
 
+    def _is_in_body(self) -> bool:
+        return not self._is_between and not self._in_head
+
     def data_received(self, data: bytes) -> None:
+        if self._joined.lingers:
+            self._n_heard += len(data)
+            if self._n_heard > LINGER_BYTES:
+                self.transport.close()
+            return
         self._idle_since = None
         if self._is_between:
             if self._is_same_again(data):

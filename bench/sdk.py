@@ -26,7 +26,7 @@ from fedbandit.sdk import LiveAgent, LocalServer, open_agent
 DIM, N_ACTIONS = 25, 25
 TARGETS = {
     "observe_fast_us": 60.0,
-    # With a journal against without: 1.13 to 1.15, and 1.22 to 1.30 right after an `observe`. A decision goes into the
+    # With a journal against without: 1.13 to 1.17, and 1.23 to 1.30 right after an `observe`. A decision goes into the
     # mapped ring for two to three microseconds; what `observe` wrote has cooled the processor's caches besides.
     "choose_ratio": 1.2,
     "choose_ratio_after_observe": 1.35,

@@ -6,6 +6,7 @@ The server runs in this process, on a real socket, so that each test can see whi
 import asyncio
 import contextlib
 import io
+import itertools
 import json
 import socket
 import threading
@@ -14,11 +15,14 @@ import time
 import numpy as np
 import pytest
 import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import fedbandit as fb
 from fedbandit.errors import AlreadyExists, BodyTooSlow, Overloaded
 from fedbandit.service import admin
 from fedbandit.service.app import make_app
+from fedbandit.service.auth import hash_token
 from fedbandit.service.desk import Desk
 from fedbandit.service.express import Express
 from fedbandit.service.model import ModelSettings
@@ -55,7 +59,7 @@ class Counting(Express):
 class Place:
     """A server in a thread, with what it is made of at hand."""
 
-    def __init__(self, **settings) -> None:
+    def __init__(self, *, is_express=True, **settings) -> None:
         self.log = io.BytesIO()
         options = ServerSettings(admin_token="admin-token-of-the-tests", **settings)
         self.store = MemoryStore()
@@ -63,7 +67,7 @@ class Place:
         self.desk = Desk(self.parts)
         self.express = Counting(self.desk, self.parts.coordinator)
         self.listener = _listen("127.0.0.1", 0)
-        self.config = _config(options, make_app(self.parts, desk=self.desk), self.express)
+        self.config = _config(options, make_app(self.parts, desk=self.desk), self.express if is_express else None)
         self.server = uvicorn.Server(self.config)
         self.thread = threading.Thread(target=self._run, daemon=True)
 
@@ -189,6 +193,15 @@ def place():
 def own_place():
     """For tests after which nothing is as before."""
     made = Place()
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def slow_place():
+    """The same without a short way."""
+    made = Place(is_express=False, body_timeout_s=1.0)
     made.start()
     yield made
     made.stop()
@@ -476,3 +489,84 @@ def test_silence_after_an_exchange_ends_a_connection(own_place):
         assert line.send(body_of("silent", 1))[0] == 200
         time.sleep(0.1)
     assert line.is_closed()
+
+
+# -- any conversation
+
+
+KINDS = st.sampled_from(
+    ("next", "next", "next", "same", "gap", "garbage", "empty", "header", "chunked", "get", "stranger", "break", "last")
+)
+GOODBYE = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+counter = itertools.count()
+
+
+def spoken(kinds, token, model):
+    """The bytes of a conversation; both servers get the very same."""
+    line = Line.__new__(Line)
+    line.token, line.model = token, model
+    said, sequence = [], 1
+    for kind in kinds:
+        upload = body_of("shop", sequence + (kind == "next") + 5 * (kind == "gap"))
+        if kind in ("next", "same", "gap"):
+            said.append(line.message(upload))
+            sequence += kind == "next"
+        elif kind == "garbage":
+            said.append(line.message(b"x" * len(upload)))
+        elif kind == "empty":
+            said.append(line.message(b""))
+        elif kind == "header":
+            said.append(line.message(upload, more=f"X-Y: {sequence}\r\n"))
+        elif kind == "chunked":
+            head = line.message(b"", more="Transfer-Encoding: chunked\r\n").replace(b"Content-Length: 0\r\n", b"")
+            said.append(head + b"%x\r\n" % len(upload) + upload + b"\r\n0\r\n\r\n")
+        elif kind == "get":
+            said.append(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        elif kind == "stranger":
+            said.append(line.message(upload).replace(token.encode(), b"y" * len(token)))
+        elif kind == "break":
+            said.append(b"\r\n")
+        else:
+            said.append(line.message(upload, more="Connection: close\r\n"))
+    return b"".join(said)
+
+
+def heard(place, token, model, pieces):
+    """Status and words of every answer, until the server has nothing more to say."""
+    line = Line(place, token, model)
+    try:
+        for piece in (*pieces, GOODBYE):
+            line.socket.sendall(piece)
+            time.sleep(0.001)
+    except OSError:
+        pass  # it hung up, as it may after what it was told
+    answers = []
+    with contextlib.suppress(AssertionError, OSError):
+        while True:
+            status, headers, body = line.answer()
+            told = body
+            if status == 200 and headers["content-type"] == codec.CONTENT_TYPE:
+                reply = codec.decode_reply(body)
+                told = (reply.version, reply.acknowledged, reply.stats)
+            answers.append((status, headers.get("connection"), told))
+    return answers
+
+
+@settings(max_examples=60, deadline=None)
+@given(kinds=st.lists(KINDS, min_size=1, max_size=9), data=st.data())
+def test_any_conversation_has_the_same_answers(place, slow_place, kinds, data):
+    model = f"talk-{next(counter):06}"  # of one length, since cuts are drawn below
+    token = "fb_" + model.ljust(40, "t")
+    for each in (place, slow_place):
+        each.create(model, 3)
+        each.call(each.store.enroll(model, "shop", hash_token(token), now=0.0))
+        assert Line(each, token, model).send(body_of("shop", 1))[0] == 200
+    whole = spoken(kinds, token, model)
+    is_whole = data.draw(st.booleans(), label="one message a piece")
+    if is_whole:
+        pieces = [*(spoken([kind], token, model) for kind in kinds), whole]
+    else:
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=12), label="cuts"))
+        pieces = [whole[a:b] for a, b in itertools.pairwise([0, *cuts, len(whole)])]
+    assert heard(place, token, model, pieces) == heard(slow_place, token, model, pieces)
+    assert place.call(place.store.state(model)).packed == slow_place.call(slow_place.store.state(model)).packed

@@ -104,7 +104,7 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def _config(settings: ServerSettings, app: ASGIApp, express: Express) -> uvicorn.Config:
+def _config(settings: ServerSettings, app: ASGIApp, express: Express | None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=cast(Any, partial(Protocol, express=express)),

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedbandit as fb
-from fedbandit.errors import AlreadyExists, BodyTooSlow, Overloaded
+from fedbandit.errors import AlreadyExists, BodyTooSlow
 from fedbandit.service import admin
 from fedbandit.service.app import make_app
 from fedbandit.service.auth import hash_token
@@ -417,14 +417,44 @@ def test_a_client_that_leaves_in_the_middle_holds_nothing(place):
 def test_shed_uploads_are_told_when_to_come_back_and_the_connection_stays(place, monkeypatch):
     line = place.join("crowd")
 
-    def full(model):
-        raise Overloaded("too many")
-
-    monkeypatch.setattr(place.parts.coordinator, "require_room", full)
-    status, headers, body = line.send(body_of("crowd", 2))
-    assert (status, headers["retry-after"], json.loads(body)["error"]) == (503, "1", "overloaded")
+    monkeypatch.setattr(place.parts.coordinator, "why_full", lambda model: "too many")
+    ids = set()
+    for more in ("", "", "", LONG_WAY):
+        status, headers, body = line.send(body_of("crowd", 2), more=more)
+        assert (status, headers["retry-after"], json.loads(body)["error"]) == (503, "1", "overloaded")
+        ids.add(headers["x-request-id"])
+    assert len(ids) == 4
+    pieces = line.message(body_of("crowd", 2))
+    line.socket.sendall(pieces[:-9])
+    assert line.answer()[0] == 503  # before its body is here; the rest of that is no request
+    line.socket.sendall(pieces[-9:])
     monkeypatch.undo()
     assert line.send(body_of("crowd", 2))[0] == 200
+    monkeypatch.setattr(place.parts.coordinator, "why_full", lambda model: "too many")
+    status, headers, _ = line.send(body_of("crowd", 3), more="Connection: close\r\n")
+    assert (status, headers["connection"]) == (503, "close")
+    assert line.is_closed()
+
+
+def test_thousands_that_are_shed_make_one_line_a_second(own_place, monkeypatch):
+    place = own_place
+    line = place.join("crowd")
+
+    monkeypatch.setattr(place.parts.coordinator, "why_full", lambda model: "too many")
+    for _ in range(50):
+        assert line.send(body_of("crowd", 2))[0] == 503
+    end = time.monotonic() + LATE_S
+    told = 0
+    while told < 50:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+        entries = [json.loads(text) for text in place.log.getvalue().splitlines()]
+        told = sum(entry["n"] for entry in entries if entry["event"] == "shedding")
+    assert told == 50
+    assert sum(entry["event"] == "exchange" for entry in entries) == 1  # the first upload
+    text, _ = place.parts.metrics.render()
+    assert b'fedbandit_refusals_total{reason="overloaded"} 50.0' in text
+    assert b'fedbandit_exchanges_total{model="news",result="refused"} 50.0' in text
 
 
 def test_what_nobody_foresaw_is_answered_and_logged(place, monkeypatch):

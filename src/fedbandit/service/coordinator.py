@@ -81,7 +81,9 @@ class Coordinator:
 
     def submit(self, model: str, upload: Incoming, done: Done) -> None:
         """The same without waiting: `done` gets the answer or the refusal. `Overloaded` is raised."""
-        self.require_room(model)
+        why = self.why_full(model)
+        if why is not None:
+            raise Overloaded(why)
         lane = self._lanes.get(model)
         if lane is None:
             lane = self._lanes[model] = _Lane()
@@ -89,13 +91,14 @@ class Coordinator:
         if lane.task is None:
             lane.task = asyncio.get_running_loop().create_task(self._drain(model, lane))
 
-    def require_room(self, model: str) -> None:
-        """`Overloaded` when too many uploads wait; asked before anything is read, so that shedding costs little."""
+    def why_full(self, model: str) -> str | None:
+        """Why no more uploads can wait; asked before anything is read, so that shedding costs little."""
         if self._draining:
-            raise Overloaded("the server is shutting down")
+            return "the server is shutting down"
         lane = self._lanes.get(model)
         if lane is not None and len(lane.waiting) >= self._max_queue:
-            raise Overloaded(f"{self._max_queue} uploads to model {model!r} wait already")
+            return f"{self._max_queue} uploads to model {model!r} wait already"
+        return None
 
     async def drain(self) -> None:
         """Take nothing new, and finish what was accepted."""

@@ -27,6 +27,8 @@ from fedbandit.service.stores.base import Merged
 from fedbandit.wire import codec
 
 MAX_COUNT = 1 << 53
+MAX_KEPT = 100  # answers to uploads that are shed; they differ by the model's name
+SHED = "shed"
 
 
 class Outcome(NamedTuple):
@@ -72,15 +74,22 @@ class Desk:
         self._turn_began: float | None = None
         self._max_turn_s = parts.settings.max_turn_ms / 1e3
         self._max_inflight = parts.settings.max_inflight_mb << 20
+        self._no_room: dict[str, Outcome] = {}
+        self._n_shed = 0  # since the last line about it
+        self._refused_for_load = parts.metrics.refusals.labels(Overloaded.code)
         self._batch: tuple[Merged | None, dict[str, str], str] = (None, {}, "")
         self.body_timeout_s = parts.settings.body_timeout_s
+
+    def request_id(self) -> str:
+        """A name for what comes next."""
+        return self._parts.request_ids.next()
 
     def visit(self, model: str) -> Visit:
         """Somebody is at the door."""
         return Visit(model, self._parts.request_ids.next())
 
-    def require_capacity(self, model: str) -> None:
-        """`Overloaded` when too many uploads wait, or one turn of the event loop has read uploads for too long.
+    def why_full(self, model: str) -> str | None:
+        """Why no upload can be taken now: too many wait, or one turn of the event loop has read uploads for too long.
 
         Past saturation the backlog is in sockets that nobody has read yet, where the coordinator does not see it; but
         the more of them are ready, the longer a turn lasts. What is shed costs a fraction of what is read.
@@ -90,8 +99,14 @@ class Desk:
             self._turn_began = now
             asyncio.get_running_loop().call_soon(self._end_turn)
         elif now - self._turn_began > self._max_turn_s:
-            raise Overloaded("more uploads arrived at once than can be read in time")
-        self._parts.coordinator.require_room(model)
+            return "more uploads arrived at once than can be read in time"
+        return self._parts.coordinator.why_full(model)
+
+    def require_capacity(self, model: str) -> None:
+        """`Overloaded` where `why_full` has an answer."""
+        why = self.why_full(model)
+        if why is not None:
+            raise Overloaded(why)
 
     def _end_turn(self) -> None:
         self._turn_began = None
@@ -204,6 +219,8 @@ class Desk:
         if not isinstance(error, FedbanditError):
             self._parts.log.error("internal_error", **visit.log, exc_info=error)
             return Outcome(500, problems.body_of(*problems.INTERNAL), "failed")
+        if isinstance(error, Overloaded):
+            return self.shed(str(error))
         visit.log["error"] = error.code
         self._parts.metrics.refusals.labels(error.code).inc()
         status = problems.status_of(error)
@@ -211,8 +228,23 @@ class Desk:
             status, problems.body_of(error.code, str(error)), "refused", problems.extra_headers(status, error)
         )
 
+    def shed(self, why: str) -> Outcome:
+        """The answer to an upload that came at a bad time; thousands a second must cost next to nothing."""
+        outcome = self._no_room.get(why)
+        if outcome is None:
+            error = Overloaded(why)
+            status = problems.status_of(error)
+            headers = problems.extra_headers(status, error)
+            outcome = Outcome(status, problems.body_of(error.code, why), SHED, headers)
+            if len(self._no_room) < MAX_KEPT:
+                self._no_room[why] = outcome
+        return outcome
+
     def note(self, visit: Visit, outcome: Outcome) -> None:
-        """The exchange is over: metrics and a line in the log."""
+        """The exchange is over: metrics and a line in the log, but for those that were shed one line a second."""
+        if outcome.result == SHED:
+            self.note_shed(visit.model)
+            return
         spent = time.perf_counter() - visit.began
         metrics = self._parts.metrics
         metrics.exchange_seconds.observe(spent)
@@ -221,6 +253,19 @@ class Desk:
         self._parts.log.info(
             "exchange", **visit.log, result=outcome.result, status=outcome.status, ms=round(1e3 * spent, 2)
         )
+
+    def note_shed(self, model: str) -> None:
+        """An upload was shed."""
+        self._n_shed += 1
+        if self._n_shed == 1:
+            asyncio.get_running_loop().call_later(1.0, self._report_shed)
+        self._refused_for_load.inc()
+        if model in self._settings:
+            self._parts.metrics.count_exchange(model, "refused")
+
+    def _report_shed(self) -> None:
+        self._parts.log.warning("shedding", n=self._n_shed, error=Overloaded.code)
+        self._n_shed = 0
 
 
 def too_large(limit: int) -> BodyTooLarge:

@@ -53,9 +53,8 @@ class Exchange:
         self.keep_alive = True
 
     def open(self) -> None:
-        """Before the body is read: is there room for it?"""
+        """Before the body is read: is there memory for it?"""
         try:
-            self._desk.require_capacity(self._visit.model)
             self._desk.set_aside(self.length)
             self._set_aside = True
         except FedbanditError as error:
@@ -119,7 +118,9 @@ class Exchange:
         self._let_go()
         self.response_complete = True
         if not self.disconnected:
-            self._protocol.answer(*self._message(outcome))
+            if "Connection" in outcome.headers:
+                self.keep_alive = False
+            self._protocol.answer(outcome, self._visit.request_id, keep_alive=self.keep_alive)
             if not self.keep_alive:
                 self._protocol.transport.close()
             self._protocol.exchange_complete()
@@ -127,19 +128,37 @@ class Exchange:
             self._protocol.guest = None
         self._desk.note(self._visit, outcome)
 
-    def _message(self, outcome: Outcome) -> tuple[bytes, bytes]:
-        head = (
-            f"{LINES[outcome.status]}{self._protocol.common_lines()}"
-            f"content-type: {codec.CONTENT_TYPE if outcome.status == 200 else problems.JSON}\r\n"
-            f"content-length: {len(outcome.body)}\r\nx-request-id: {self._visit.request_id}\r\n"
-        )
-        for name, value in outcome.headers.items():
-            head += f"{name.lower()}: {value}\r\n"
-        if "Connection" in outcome.headers:
-            self.keep_alive = False
-        elif not self.keep_alive:
-            head += "connection: close\r\n"
-        return f"{head}\r\n".encode("latin-1"), outcome.body
+
+class Shed:
+    """An upload that came at a bad time and has its answer; its body, if there is one to come, is nobody's business."""
+
+    message_event = NoEvent()
+    response_complete = True
+    disconnected = False
+    keep_alive = True
+
+    def watch(self) -> None:
+        """It may take its time."""
+
+    def lost(self) -> None:
+        """It held nothing."""
+
+
+SHED = Shed()
+
+
+def head_of(outcome: Outcome, request_id: str, common: str, *, keep_alive: bool) -> bytes:
+    """What goes before the body of an answer."""
+    head = (
+        f"{LINES[outcome.status]}{common}"
+        f"content-type: {codec.CONTENT_TYPE if outcome.status == 200 else problems.JSON}\r\n"
+        f"content-length: {len(outcome.body)}\r\nx-request-id: {request_id}\r\n"
+    )
+    for name, value in outcome.headers.items():
+        head += f"{name.lower()}: {value}\r\n"
+    if not keep_alive and "Connection" not in outcome.headers:
+        head += "connection: close\r\n"
+    return f"{head}\r\n".encode("latin-1")
 
 
 class Guest(NamedTuple):
@@ -159,18 +178,22 @@ class Express:
         self._desk = desk
         self._coordinator = coordinator
 
-    def exchange(self, protocol: Protocol, url: bytes, headers: list[tuple[bytes, bytes]]) -> Exchange | None:
+    def exchange(self, protocol: Protocol, url: bytes, headers: list[tuple[bytes, bytes]]) -> Exchange | Shed | None:
         """The exchange that a POST begins; None if it has to go the long way."""
-        authorization, length = _plain(headers)
-        if length is None:
-            return None
-        guest = protocol.guest
-        if guest is not None and guest.url == url and guest.authorization == authorization:
-            return self._known(protocol, guest, length)
         target = TARGET.fullmatch(url)
         if target is None:
             return None
-        visit = self._desk.visit(target[1].decode("ascii"))
+        authorization, length = _plain(headers)
+        if length is None:
+            return None
+        model = target[1].decode("ascii")
+        why_full = self._desk.why_full(model)
+        if why_full is not None:
+            return self._shed(protocol, model, why_full) if protocol.may_stay else None
+        guest = protocol.guest
+        if guest is not None and guest.url == url and guest.authorization == authorization:
+            return self._known(protocol, guest, length)
+        visit = self._desk.visit(model)
         try:
             if not self._desk.recognise(visit, authorization.decode("latin-1")):
                 return None
@@ -181,8 +204,11 @@ class Express:
             return None
         return Exchange(self._desk, self._coordinator, protocol, visit, length)
 
-    def exchange_again(self, protocol: Protocol, guest: Guest) -> Exchange | None:
+    def exchange_again(self, protocol: Protocol, guest: Guest) -> Exchange | Shed | None:
         """The same for whoever came before with the same head; None if that was too long ago."""
+        why_full = self._desk.why_full(guest.visit.model)
+        if why_full is not None:
+            return self._shed(protocol, guest.visit.model, why_full)
         return self._known(protocol, guest, guest.n_bytes - len(guest.head))
 
     def _known(self, protocol: Protocol, guest: Guest, length: int) -> Exchange | None:
@@ -190,6 +216,13 @@ class Express:
         if not self._desk.recognise_again(visit, guest.visit) or not _is_small(visit, length):
             return None
         return Exchange(self._desk, self._coordinator, protocol, visit, length)
+
+    def _shed(self, protocol: Protocol, model: str, why: str) -> Shed:
+        """The server has no time now, which the client is told; whoever it is, since asking would take time."""
+        protocol.answer(self._desk.shed(why), self._desk.request_id(), keep_alive=True)
+        self._desk.note_shed(model)
+        protocol.exchange_complete()
+        return SHED
 
 
 def _is_small(visit: Visit, length: int) -> bool:

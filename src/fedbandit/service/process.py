@@ -28,7 +28,7 @@ from fedbandit.service.protocol import Protocol
 from fedbandit.service.settings import ServerSettings
 from fedbandit.service.telemetry import LibraryLog, make_logger
 
-SWITCH_INTERVAL_S = 0.0005  # the writer thread must not wait 5 ms for the event loop's thread after each statement
+SWITCH_INTERVAL_S = 0.0001  # the writer thread must not wait 5 ms for the event loop's thread after each statement
 
 
 def run(

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from fedbandit.service.express import Exchange, Express, Guest, joined
+from fedbandit.service.desk import Outcome
+from fedbandit.service.express import Exchange, Express, Guest, Shed, head_of, joined
 
 HEAD_TIMEOUT_S = 30.0
 BLANK_LINE = b"\r\n\r\n"
@@ -80,12 +81,13 @@ class Protocol(HttpToolsProtocol):
 
     _in_head = True
     _head_timer: asyncio.TimerHandle | None = None
-    _exchange: Exchange | None = None  # the one whose body is being read
+    _exchange: Exchange | Shed | None = None  # the one whose body is being read
     _idle_since: float | None = None  # after an exchange
     _idle_timer: asyncio.TimerHandle | None = None
     _n_begun = 0  # messages in what was received last
     _is_between = True  # the last message is complete, and no other has begun
     guest: Guest | None = None
+    may_stay = True  # the client wants to go on after its answer
 
     def __init__(self, *args: Any, express: Express | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -113,13 +115,14 @@ class Protocol(HttpToolsProtocol):
         if exchange is None:
             self._go_the_long_way()
             return
-        exchange.keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         self._begin(exchange)
 
-    def _begin(self, exchange: Exchange) -> None:
+    def _begin(self, exchange: Exchange | Shed) -> None:
         self.cycle = cast(Any, exchange)
         self._exchange = exchange
-        exchange.open()
+        if isinstance(exchange, Exchange):
+            exchange.keep_alive = self.may_stay
+            exchange.open()
 
     def _go_the_long_way(self) -> None:
         url, headers, expects = self.url, self.headers, self.expect_100_continue
@@ -128,10 +131,11 @@ class Protocol(HttpToolsProtocol):
         self.headers.extend(headers)
         super().on_headers_complete()
 
-    def _plain_exchange(self) -> Exchange | None:
+    def _plain_exchange(self) -> Exchange | Shed | None:
         """The exchange that begins here, if nothing else is under way on this connection."""
         if self._express is None or self.parser.get_method() != b"POST" or self._is_busy():
             return None
+        self.may_stay = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         return self._express.exchange(self, self.url, self.headers)
 
     def _is_busy(self) -> bool:
@@ -143,7 +147,7 @@ class Protocol(HttpToolsProtocol):
         exchange = self._exchange
         if exchange is None:
             super().on_body(body)
-        elif not exchange.response_complete:
+        elif isinstance(exchange, Exchange) and not exchange.response_complete:
             exchange.add(body)
 
     def on_message_complete(self) -> None:
@@ -151,7 +155,7 @@ class Protocol(HttpToolsProtocol):
         exchange, self._exchange = self._exchange, None
         if exchange is None:
             super().on_message_complete()
-        elif not exchange.response_complete:
+        elif isinstance(exchange, Exchange) and not exchange.response_complete:
             exchange.complete()
 
     def _is_in_body(self) -> bool:
@@ -180,12 +184,14 @@ class Protocol(HttpToolsProtocol):
         if guest is None or len(data) != guest.n_bytes or not data.startswith(guest.head) or self._is_busy():
             return False
         assert self._express is not None
+        self.may_stay = True
         exchange = self._express.exchange_again(self, guest)
         if exchange is None:
             return False
         self._unset_keepalive_if_required()
         self._begin(exchange)
-        exchange.add(memoryview(data)[len(guest.head) :])
+        if isinstance(exchange, Exchange):
+            exchange.add(memoryview(data)[len(guest.head) :])
         self.on_message_complete()
         return True
 
@@ -210,11 +216,12 @@ class Protocol(HttpToolsProtocol):
 
     # -- what an exchange asks of its connection
 
-    def answer(self, head: bytes, body: bytes) -> None:
+    def answer(self, outcome: Outcome, request_id: str, *, keep_alive: bool) -> None:
         """Send an answer."""
-        self.transport.writelines((head, body))
+        head = head_of(outcome, request_id, self._common_lines(), keep_alive=keep_alive)
+        self.transport.writelines((head, outcome.body))
 
-    def common_lines(self) -> str:
+    def _common_lines(self) -> str:
         """The headers of every answer; uvicorn makes a new list of them every second."""
         if self._default is not self.server_state.default_headers:
             self._default = self.server_state.default_headers

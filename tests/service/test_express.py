@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import fedbandit as fb
 from fedbandit.errors import AlreadyExists, BodyTooSlow
-from fedbandit.service import admin
+from fedbandit.service import admin, protocol
 from fedbandit.service.app import make_app
 from fedbandit.service.auth import hash_token
 from fedbandit.service.desk import Desk
@@ -434,6 +434,30 @@ def test_shed_uploads_are_told_when_to_come_back_and_the_connection_stays(place,
     status, headers, _ = line.send(body_of("crowd", 3), more="Connection: close\r\n")
     assert (status, headers["connection"]) == (503, "close")
     assert line.is_closed()
+
+
+def dribble(line, n_times):
+    for _ in range(n_times):
+        line.socket.sendall(b"xxxxxxxxxx")
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["head", "shed", "refused"])
+def test_what_stays_half_is_closed_however_it_dribbles(place, monkeypatch, kind):
+    monkeypatch.setattr(protocol, "HALF_TIMEOUT_S", 0.5)
+    line = place.join(f"half-{kind}")
+    message = line.message(bytes(10_000))
+    if kind == "shed":
+        monkeypatch.setattr(place.parts.coordinator, "why_full", lambda model: "too many")
+    if kind == "refused":
+        message = message.replace(line.token.encode(), b"x" * 43).replace(b"Host", LONG_WAY.encode() + b"Host")
+    cut = message.index(b"Host: x") + 7
+    line.socket.sendall(message[:cut])
+    if kind != "head":
+        line.socket.sendall(message[cut:1000])
+        assert line.answer()[0] in (401, 503)
+    with pytest.raises(OSError):
+        dribble(line, 900)
 
 
 def test_thousands_that_are_shed_make_one_line_a_second(own_place, monkeypatch):

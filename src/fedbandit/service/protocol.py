@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from fedbandit.service.desk import Outcome
 from fedbandit.service.express import Exchange, Express, Guest, Shed, head_of, joined
 
-HEAD_TIMEOUT_S = 30.0
+HALF_TIMEOUT_S = 30.0
 BLANK_LINE = b"\r\n\r\n"
 LINGER_S = 2.0
 LINGER_BYTES = 4 << 20
@@ -75,12 +75,12 @@ class JoinedWrites:
 class Protocol(HttpToolsProtocol):
     """Two small packets for one answer cost the server and its client a wake-up each.
 
-    A connection whose head does not arrive in time is closed: bodies have a limit of their own, silence between
-    requests has uvicorn's.
+    A connection on which a head stays half is closed, and so is one on which a body goes on after its answer: other
+    bodies have a limit of their own, silence between requests has uvicorn's.
     """
 
     _in_head = True
-    _head_timer: asyncio.TimerHandle | None = None
+    _half_timer: asyncio.TimerHandle | None = None
     _exchange: Exchange | Shed | None = None  # the one whose body is being read
     _idle_since: float | None = None  # after an exchange
     _idle_timer: asyncio.TimerHandle | None = None
@@ -205,7 +205,7 @@ class Protocol(HttpToolsProtocol):
             self.guest = guest._replace(head=head, n_bytes=len(data))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._in_head = False
+        self._in_head, self._is_between = False, True
         super().connection_lost(exc)
         if self._exchange is not None:
             self._exchange.lost()
@@ -261,12 +261,17 @@ class Protocol(HttpToolsProtocol):
         """Timers while a head or a body is half there, which a whole request in one packet never needs."""
         if self._exchange is not None:
             self._exchange.watch()
-        if self._in_head and self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._give_up)
-        elif not self._in_head and self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        is_half = self._is_half()
+        if is_half and self._half_timer is None:
+            self._half_timer = self.loop.call_later(HALF_TIMEOUT_S, self._give_up)
+        elif not is_half and self._half_timer is not None:
+            self._half_timer.cancel()
+            self._half_timer = None
+
+    def _is_half(self) -> bool:
+        """Whether a head is half there, or the body of a request that has its answer; other bodies have a timer."""
+        return self._in_head or (not self._is_between and not self._is_busy())
 
     def _give_up(self) -> None:
-        if self._in_head:
+        if self._is_half():
             self.transport.close()

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 
+from fedbandit.service.auth import new_token
 from fedbandit.service.telemetry import LibraryLog, make_logger
 
 
@@ -27,3 +28,14 @@ def test_afterwards_the_process_logs_as_before() -> None:
     with LibraryLog(make_logger(stream=io.BytesIO())):
         assert logging.getLogger().handlers != before
     assert logging.getLogger().handlers == before
+
+
+def test_a_token_that_was_put_into_a_path_is_not_logged(service):
+    token = service.fleet("a")["a"]
+    assert len(token) == len(new_token())
+    for path in (f"/v1/models/{token}", f"/v1/models/{token}/sync", f"/{token}", f"/v1/models/news/agents/{token}"):
+        service.request("POST", path, token=token, content=b"x")
+        service.request("GET", path)
+    logged = service.log.getvalue().decode()
+    assert "fb_[hidden]" in logged
+    assert token not in logged

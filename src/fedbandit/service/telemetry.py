@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import secrets
 import sys
 import time
@@ -15,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+TOKEN = re.compile(rb"fb_[A-Za-z0-9_-]{43}")  # as `auth.new_token` makes them
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -99,7 +101,9 @@ class _Line:
             self._told = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
             self._second = second
         event["timestamp"] = f"{self._told}.{nanoseconds // 1000:06d}Z"
-        return self._encode(event)
+        line = self._encode(event)
+        # Somebody may put a token where a path or a name belongs, and those are logged.
+        return TOKEN.sub(b"fb_[hidden]", line) if b"fb_" in line else line
 
 
 class LibraryLog(logging.Handler):

@@ -94,10 +94,19 @@ if __name__ == "__main__":
 """
 
 
+def hear_interrupts() -> None:
+    """In the child: a shell that was put into the background ignores SIGINT, and its children would, too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start_sweep(root: Path) -> subprocess.Popen:
     # A session of its own, so that its workers can be found and ended with it.
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(root)], cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", PROGRAM, str(root)],
+        cwd=ROOT,
+        start_new_session=True,
+        preexec_fn=hear_interrupts,
+        stderr=subprocess.DEVNULL,
     )
 
 
@@ -175,6 +184,7 @@ def test_ctrl_c_ends_the_command_with_130_and_what_is_finished_can_be_drawn(tmp_
         [*command, "--out", str(tmp_path), "--jobs", "2"],
         cwd=ROOT,
         start_new_session=True,
+        preexec_fn=hear_interrupts,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -20,11 +20,12 @@ FUZZ_READY := $(VENV)/.ready-fuzz
 PINS := pyproject.toml constraints.txt
 
 TESTS ?= tests src
+FAST_TESTS := tests/core tests/algorithms tests/wire tests/properties $(wildcard tests/contracts/test_agents_*.py)
 BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two installers must not write into one environment
-.PHONY: help setup setup-bench demo test test-slow fire fuzz audit check docs bench clean distclean
+.PHONY: help setup setup-bench demo test test-fast test-slow crash-model crash-proof chaos mutants fuzz audit check docs bench clean distclean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,16 +40,29 @@ test: $(DEV_READY)  ## every test but the slow ones
 	@scripts/ensure-chromium
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) $(TESTS) $(ARGS)
 
+test-fast: $(DEV_READY)  ## the library's own tests, without a server or a browser; under a minute on two cores
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) $(FAST_TESTS) $(ARGS)
+
 test-slow: $(DEV_READY)  ## long statistical and multi-process tests, one after the other
 	@# pytest says 5 when it found nothing to run.
 	$(BIN)/python -m pytest -m slow $(TESTS) $(ARGS) || { code=$$?; test $$code -eq 5 || exit $$code; }
 
-fire: $(DEV_READY)  ## kill, pause, cut and fill for ten minutes, and count; LONG=1: an hour for each store
+crash-model: $(DEV_READY)  ## histories of a simulated fleet with every fault, by seed; LONG=1: a hundred thousand
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.crash_model --workers $(WORKERS) \
+	  --histories $(if $(LONG),100000,5000) --every 5000 $(ARGS)
+
+crash-proof: $(DEV_READY)  ## take out each fix that hostile testing led to, and see that the histories find it; two minutes
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.crash_model.reverted $(ARGS)
+
+chaos: $(DEV_READY)  ## kill, pause, cut and fill for ten minutes, and count; LONG=1: an hour for each store
 	@set -e; for store in sqlite postgres; do echo "== $$store"; \
-	  $(BIN)/python -m tests.fire --store $$store --minutes $(if $(LONG),60,5) $(ARGS); done
+	  $(BIN)/python -m tests.chaos --store $$store --minutes $(if $(LONG),60,5) $(ARGS); done
+
+mutants: $(DEV_READY)  ## plant every defect of tests/mutants, run its tests, name the survivors
+	$(BIN)/python -m tests.mutants --workers $(WORKERS) $(ARGS)
 
 fuzz: $(FUZZ_READY)  ## a million hostile bodies, coverage-guided; RUNS=... for another number
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.hostile.fuzz --runs $(or $(RUNS),1000000) $(ARGS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.security.fuzz --runs $(or $(RUNS),1000000) $(ARGS)
 
 audit: $(FUZZ_READY)  ## look for known vulnerabilities of what we install; where that cannot be asked, list the versions
 	$(BIN)/python scripts/audit.py $(ARGS)

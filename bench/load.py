@@ -30,8 +30,8 @@ import numpy as np
 import psutil
 import uvloop
 
-from fedbandit.service.auth import hash_token
-from fedbandit.service.stores.sqlite import FILE_NAME
+from fedbandit.service.admin.auth import hash_token
+from fedbandit.service.stores.sqlite.store import FILE_NAME
 from fedbandit.wire.codec import CONTENT_TYPE, encode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

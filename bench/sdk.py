@@ -30,6 +30,8 @@ TARGETS = {
     # mapped ring for two to three microseconds; what `observe` wrote has cooled the processor's caches besides.
     "choose_ratio": 1.2,
     "choose_ratio_after_observe": 1.35,
+    # Dropping the oldest decisions in groups; one transaction for each of them made it 74 times slower.
+    "choose_ratio_at_max_pending": 1.5,
     "rss_mb": 80.0,
     "import_s": 0.3,
     # The exchange itself has its target, 2 ms, in bench/service.py; here an `observe` that exchanges is timed whole:
@@ -113,6 +115,39 @@ def bench_calls(n_rounds: int, n_turns: int = 100) -> dict[str, float]:
     return found
 
 
+def bench_max_pending(n_rounds: int, max_pending: int = 10_000, n_turns: int = 20) -> dict[str, float]:
+    """`choose` of an agent at `max_pending`, which drops its oldest decisions, against one with room for all.
+
+    Drops come in groups, so that the median of single calls would not see them; it is taken of turns of many calls.
+    """
+    sets = np.random.default_rng(0).random((512, N_ACTIONS, DIM)) - 0.5
+    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as folder:
+        hub = LocalServer(fb.FedLinUCB(dim=DIM, alpha=1.0, beta=0.5))
+        room = max_pending + 2 * n_rounds
+        agents = {
+            name: open_agent(hub.transport(name), model="local", state_dir=f"{folder}/{name}", max_pending=most)
+            for name, most in (("full", max_pending), ("roomy", room))
+        }
+        times: dict[str, list[int]] = {name: [] for name in agents}
+        for agent in agents.values():
+            for t in range(max_pending):
+                agent.choose(sets[t % len(sets)])
+        n_each = max(n_rounds // n_turns, 1)
+        for _ in range(n_turns):
+            for name, agent in agents.items():
+                begun = time.perf_counter_ns()
+                for t in range(n_each):
+                    agent.choose(sets[t % len(sets)])
+                times[name].append(time.perf_counter_ns() - begun)
+        n_pending = {name: agent.status().pending for name, agent in agents.items()}
+        assert n_pending["full"] <= max_pending < n_pending["roomy"], n_pending
+        for agent in agents.values():
+            agent.close()
+    found = {f"choose_{name}_us": float(np.median(of_turns)) / n_each / 1e3 for name, of_turns in times.items()}
+    ratios = np.array(times["full"]) / np.array(times["roomy"])
+    return {**found, "choose_ratio_at_max_pending": float(np.median(ratios))}
+
+
 CHILD = """
 import sys, time
 begun = time.perf_counter()
@@ -145,14 +180,14 @@ def run_child(*arguments: str) -> list[float]:
 
 def bench_server() -> dict[str, float]:
     """Against a real server process: memory of an agent process, and one exchange with and without a journal."""
-    from fedbandit.cli.calls import Caller
+    from fedbandit.cli.admin_client import AdminClient
     from fedbandit.demo.processes import ServerProcess
 
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as name:
         folder = Path(name)
         server = ServerProcess(folder / "server", folder / "server.log")
         try:
-            caller = Caller(server.url, server.admin_token)
+            caller = AdminClient(server.url, server.admin_token)
             caller.call("POST", "models", body={"name": "bench", "dim": DIM, "alpha": 0.0, "beta": 0.5})
             tokens = {
                 agent: caller.call("POST", "models", "bench", "agents", body={"name": agent})["token"]
@@ -190,6 +225,7 @@ def main() -> None:
     parser.add_argument("--no-server", action="store_true", help="leave out what needs a server process")
     options = parser.parse_args()
     found = bench_calls(options.rounds)
+    found.update(bench_max_pending(options.rounds))
     found["import_s"] = min(run_child()[0] for _ in range(5))
     if not options.no_server:
         found.update(bench_server())

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from fleets import WAYS, around, compare, options, save, three_fleets, titled
 
-from fedbandit.experiments.figures import panels
+from fedbandit.experiments.output.figures import panels
 
 N_CLINICS, N_PATIENTS = 12, 25
 DOSES = np.linspace(0.0, 1.0, 6)  # of the largest that is allowed

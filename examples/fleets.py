@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import fedbandit as fb
-from fedbandit.experiments.figures import LOOKS, QUIET, Look, band, in_style, label_ends
+from fedbandit.experiments.output.figures import LOOKS, QUIET, SeriesStyle, band, in_style, label_ends
 
 FIGURES = Path(__file__).resolve().parents[1] / "docs" / "figures"
 WAYS = {
@@ -69,7 +69,9 @@ def windows(values: np.ndarray, n: int) -> np.ndarray:
     return values[:, : values.shape[1] // n * n].reshape(len(values), n, -1).mean(axis=2)
 
 
-def compare(axis: Axes, x: np.ndarray, results: Mapping[str, np.ndarray], looks: Mapping[str, Look] = WAYS) -> None:
+def compare(
+    axis: Axes, x: np.ndarray, results: Mapping[str, np.ndarray], looks: Mapping[str, SeriesStyle] = WAYS
+) -> None:
     """A line for each way, the mean over seeds with its 95 % interval, and its name at the end."""
     ends = [(name, float(band(axis, x, by_seed, looks[name])[-1]), looks[name]) for name, by_seed in results.items()]
     axis.set_xlim(x[0], x[-1])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from fleets import around, compare, options, save, three_fleets, titled, windows
 
-from fedbandit.experiments.figures import panels
+from fedbandit.experiments.output.figures import panels
 
 N_SITES, N_INTERESTS, N_TOPICS, FRONT_PAGE, LIFETIME = 10, 5, 4, 12, 25
 

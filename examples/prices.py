@@ -16,7 +16,7 @@ from collections import deque
 import numpy as np
 from fleets import WAYS, Fleet, around, compare, options, save, three_fleets, titled, windows
 
-from fedbandit.experiments.figures import SERIES, panels
+from fedbandit.experiments.output.figures import SERIES, panels
 
 N_SHOPS, WEEK = 20, 200
 PRICES = np.array([6.0, 8.0, 10.0, 12.0, 14.0, 16.0, 18.0])  # euros

@@ -30,7 +30,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import fedbandit as fb
-from fedbandit.experiments.figures import panels
+from fedbandit.experiments.output.figures import panels
 
 N_DEVICES, DIM, N_SETTINGS, ROUNDS_A_TICK = 12, 6, 10, 5
 NUMBERS = {"alpha": 0.5, "beta": 0.3, "lam": 0.3}

@@ -18,7 +18,7 @@ FOLDER = ROOT / "docs" / "reference"
 
 def pages() -> dict[Path, str]:
     """Every generated page with what should stand in it."""
-    made = {"api": reference_api.page(), "cli": reference_cli.page(), "settings": reference_settings.page()}
+    made = {**reference_api.pages(), "cli": reference_cli.page(), "settings": reference_settings.page()}
     return {FOLDER / f"{name}.md": text for name, text in made.items()}
 
 
@@ -35,7 +35,7 @@ def main() -> int:
     if "--check" in sys.argv:
         return 1 if old else 0
     for path in old:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(pages()[path], encoding="utf-8")
     return 0
 

@@ -125,9 +125,9 @@ def _requests() -> list[codec.SyncRequest]:
     last = Upload("x" * 200, "y" * 64, (1 << 53) - 1, _ints(3, 3), 1e-300)
     return [
         codec.request_of(one),
-        codec.request_of(two, model_version=7, waiting=2),
-        codec.request_of(many, model_version=300, waiting=128),
-        codec.request_of(last, model_version=1 << 33, waiting=1 << 16),
+        codec.request_of(two, model_version=7, unsent=2),
+        codec.request_of(many, model_version=300, unsent=128),
+        codec.request_of(last, model_version=1 << 33, unsent=1 << 16),
     ]
 
 
@@ -300,7 +300,7 @@ class Story:
         flight = self.agent.in_flight
         return {
             "growth": self.agent.growth,
-            "n_waiting": self.agent.local.n_obs,
+            "n_unsent": self.agent.local.n_obs,
             "in_flight": None if flight is None else flight.sequence,
             "upload": None if upload is None else _upload(upload),
         }
@@ -476,6 +476,9 @@ def radius_stories() -> list[Story]:
         story.others([([1.0, 0.0, 3.0], 1.0), ([0.0, 2.0, 0.0], -1.0), ([1.0, 1.0, 1.0], 2.0)])
         story.receive(story.pull())
         story.choose([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.5, 0.5, 0.5]])
+        story.observe([0.0, 0.0, 0.5], 1.0)  # the next model comes while the agent's own buffer is not empty
+        story.receive(story.pull())
+        story.choose([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
         stories.append(story)
     return stories
 

@@ -1,10 +1,11 @@
-"""The page of the Python API, from signatures and docstrings."""
+"""The pages of the Python API, one per area, from signatures, docstrings and the source."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import re
+from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -14,19 +15,34 @@ from fedbandit.algorithms.base import BaseAgent, Scores
 from fedbandit.algorithms.fedlinucb import FedLinUCBAgent, FedLinUCBServer
 from fedbandit.simulation.participation import PARTICIPATION
 from fedbandit.simulation.worlds import WORLDS
+from scripts.reference_errors import errors_of
+from scripts.reference_parameters import MEANINGS
 
 HEAD = """# Python API
 
 <!-- Written by scripts/make_reference.py from the docstrings: `make docs` renews it, a test compares. -->
 
-Everything below is `import fedbandit as fb`, then `fb.name`. The examples are doctests and run with the tests. Names
-that start with `_` and modules that are not on this page may change at any time.
+One page per area. Everything is `import fedbandit as fb`, then `fb.name`. Names that start with `_` and modules that
+are not on these pages may change at any time.
+
+| Area | Names |
+|---|---|
+"""
+AREA = """# {title}
+
+<!-- Written by scripts/make_reference.py from the docstrings: `make docs` renews it, a test compares. -->
+
+"""
+NOTE = """
+The examples on these pages are doctests and run with the tests. *Errors* lists the classes of
+[`fb.errors`](api/errors.md) that a call raises itself or through what it calls, as the source shows it; calls through
+objects whose class the source does not show are not followed.
 """
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Algorithms": ("FedLinUCB", "AsyncLinUCB", "DisLinUCB", "OFUL"),
     "Decisions and messages": ("Decision", "Upload", "Download", "Pull", "Poll", "Receipt"),
     "Live": ("connect", "LiveAgent"),
-    "Features and decision sets": ("block_features", "HashingFeatures", "Ball"),
+    "Features and decision sets": ("block_features", "arm_features", "HashingFeatures", "Ball"),
     "Statistics and models": ("SufficientStats", "RidgeModel", "load"),
     "Confidence radii": ("radius",),
     "Theory": ("theory",),
@@ -47,37 +63,114 @@ BESIDES: dict[str, tuple[tuple[str, Any], ...]] = {
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-def page() -> str:
-    """Every public name once, under its section."""
+def pages() -> dict[str, str]:
+    """The overview and one page per area, by their path without the ending."""
     listed = [name for names in SECTIONS.values() for name in names]
     assert sorted(listed) == sorted(fedbandit.__all__), set(listed) ^ set(fedbandit.__all__)
-    return HEAD + "".join(_section(title, names) for title, names in SECTIONS.items())
+    made = {f"api/{_file(title)}": _area(title, names) for title, names in SECTIONS.items()}
+    return {"api": _overview(), **made}
 
 
-def _section(title: str, names: tuple[str, ...]) -> str:
+def described() -> Iterator[tuple[str, str]]:
+    """Every parameter and field on the pages: the name of its call, and its own."""
+    for title, names in SECTIONS.items():
+        things = [(f"fb.{name}", getattr(fedbandit, name)) for name in names]
+        for shown, thing in (*things, *BESIDES.get(title, ())):
+            for called, call in ((shown, thing), *_members(shown, thing)):
+                yield from ((called, name) for name in _parameters(call))
+
+
+def meaning(called: str, name: str, thing: Any = None) -> str:
+    """What a parameter means: by its own field, else by the longest key of `MEANINGS` that fits."""
+    if dataclasses.is_dataclass(thing):
+        option = {f.name: f.metadata for f in dataclasses.fields(thing)}.get(name, {}).get("option")
+        if option is not None and option.help:
+            return str(option.help)
+    parts = called.removeprefix("fb.").removeprefix("fedbandit.sdk.").replace("-", "_").split(".")
+    keys = [".".join([*parts[i:], name]) for i in range(len(parts) + 1)]
+    return next((MEANINGS[key] for key in keys if key in MEANINGS), "")
+
+
+def _file(title: str) -> str:
+    return title.lower().replace(" ", "-")
+
+
+def _overview() -> str:
+    rows = ""
+    for title, names in SECTIONS.items():
+        rows += f"| [{title}](api/{_file(title)}.md) | {', '.join(f'`fb.{name}`' for name in names)} |\n"
+    return HEAD + rows + NOTE
+
+
+def _area(title: str, names: tuple[str, ...]) -> str:
     parts = [_entry(f"fb.{name}", getattr(fedbandit, name)) for name in names]
     parts += [_entry(shown, thing) for shown, thing in BESIDES.get(title, ())]
-    return f"\n## {title}\n" + "".join(parts)
+    return AREA.format(title=title) + "".join(parts).lstrip("\n")
 
 
 def _entry(shown: str, thing: Any) -> str:
+    text = f"\n## {shown}\n\n"
     if isinstance(thing, ModuleType):
-        return _module(shown, thing)
-    heading = f"\n### {shown}\n\n"
-    if inspect.isclass(thing):
-        return heading + _signature(shown, thing) + _words(thing) + _methods(thing)
-    return heading + _signature(shown, thing) + _words(thing)
-
-
-def _module(shown: str, module: ModuleType) -> str:
-    text = f"\n### {shown}\n\n" + _words(module)
-    makers = {"worlds": WORLDS, "participation": PARTICIPATION}.get(shown.removeprefix("fb."), {})
-    for name, maker in makers.items():
-        text += _item(f"{shown}.{name.replace('-', '_')}", maker)
-    for name, thing in vars(module).items():
-        if isinstance(thing, FunctionType) and thing.__module__ == module.__name__ and _is_shown(shown, name):
-            text += _item(f"{shown}.{name}", thing)
+        text += _words(thing)
+    elif inspect.isclass(thing):
+        text += _call(shown, thing) if dataclasses.is_dataclass(thing) else _words(thing)
+    else:
+        return text + _call(shown, thing)
+    for called, call in _members(shown, thing):
+        text += f"\n### {called if isinstance(thing, ModuleType) else called.rpartition('.')[2]}\n\n"
+        if isinstance(call, property):
+            text += f"A property. {_words(call)}"
+        else:
+            text += _call(called, call, owner=thing if inspect.isclass(thing) else None)
     return text
+
+
+def _members(shown: str, thing: Any) -> list[tuple[str, Any]]:
+    """What a class or a module has for its users, by the name to call it by."""
+    if isinstance(thing, ModuleType):
+        makers = {"worlds": WORLDS, "participation": PARTICIPATION}.get(shown.removeprefix("fb."), {})
+        found = {name.replace("-", "_"): maker for name, maker in makers.items()}
+        found |= {n: f for n, f in vars(thing).items() if _is_of(thing, f) and _is_shown(shown, n)}
+        return [(f"{shown}.{name}", call) for name, call in found.items()]
+    if not inspect.isclass(thing):
+        return []
+    members = {
+        name: member.__func__ if isinstance(member, classmethod | staticmethod) else member
+        for name, member in vars(thing).items()
+        if not name.startswith("_")
+    }
+    return [
+        (f"{shown}.{name}", member)
+        for name, member in members.items()
+        if isinstance(member, FunctionType | property) and member.__doc__
+    ]
+
+
+def _is_of(module: ModuleType, thing: Any) -> bool:
+    return isinstance(thing, FunctionType) and thing.__module__.startswith(module.__name__)
+
+
+def _call(shown: str, thing: Any, owner: type | None = None) -> str:
+    """Signature, words, parameters, what it returns and which errors it raises."""
+    name = shown if owner is None else shown.rpartition(".")[2]
+    text = _signature(name, thing) + _words(thing)
+    rows = [(name, meaning(shown, name, thing)) for name in _parameters(thing)]
+    if rows:
+        text += f"\n| {'Field' if inspect.isclass(thing) else 'Parameter'} | Meaning |\n|---|---|\n"
+        text += "".join(f"| `{name}` | {_markdown(words)} |\n" for name, words in rows)
+    returns = "" if inspect.isclass(thing) else str(inspect.signature(thing).return_annotation)
+    if returns not in ("", "None"):
+        text += f"\n*Returns* `{_plain(returns)}`.\n"
+    raised = errors_of(thing, owner)
+    if raised:
+        text += f"\n*Errors*: {', '.join(f'`{error}`' for error in raised)}.\n"
+    return text
+
+
+def _parameters(thing: Any) -> list[str]:
+    if isinstance(thing, ModuleType | property) or (inspect.isclass(thing) and not dataclasses.is_dataclass(thing)):
+        return []
+    return [name for name in inspect.signature(thing).parameters if name not in ("self", "cls")]
 
 
 def _is_shown(shown: str, name: str) -> bool:
@@ -89,31 +182,8 @@ def _is_shown(shown: str, name: str) -> bool:
     return not name.startswith("_") and name in users.get(shown, {name})
 
 
-def _methods(kind: type) -> str:
-    text = ""
-    for name, member in vars(kind).items():
-        call = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
-        if name.startswith("_") or not _has_words(call):
-            continue
-        if isinstance(call, property):
-            text += f"\n#### {name}\n\nA property. {_words(call)}"
-        elif isinstance(call, FunctionType):
-            text += f"\n#### {name}\n{_item(name, call)}"
-    return text
-
-
-def _has_words(thing: Any) -> bool:
-    return bool(getattr(thing, "__doc__", None))
-
-
-def _item(shown: str, thing: Any) -> str:
-    return "\n" + _signature(shown, thing) + _words(thing)
-
-
 def _signature(shown: str, thing: Any) -> str:
     """The call as a block that wraps when it is long; `self` is left out."""
-    if inspect.isclass(thing) and not dataclasses.is_dataclass(thing):
-        return ""  # others make these: `rule.agent`, `rule.server`, `fb.connect`
     signature = inspect.signature(thing)
     parameters = [p for name, p in signature.parameters.items() if name not in ("self", "cls")]
     signature = signature.replace(parameters=parameters)

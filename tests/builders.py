@@ -10,7 +10,7 @@ import numpy as np
 from fedbandit import OFUL, FedLinUCB, SufficientStats, Upload, worlds
 from fedbandit.algorithms.base import BaseAgent, Rule
 from fedbandit.algorithms.messages import Reply
-from fedbandit.simulation.runner import Fleet
+from fedbandit.simulation.runner import SimulatedFleet
 
 # Every rule that the contract speaks of. A new name in the catalog needs a line here: a test says so.
 CATALOG_NUMBERS: dict[str, dict[str, Any]] = {
@@ -79,16 +79,16 @@ def state_of(thing: Any) -> bytes:
     return msgspec.msgpack.encode(data)
 
 
-def play(rule: Rule, n_rounds: int, *, n_agents: int = 2, seed: int = 0) -> Fleet:
+def play(rule: Rule, n_rounds: int, *, n_agents: int = 2, seed: int = 0) -> SimulatedFleet:
     """A fleet after some rounds of choosing, observing and exchanging without faults."""
-    fleet = Fleet(rule, n_agents)
+    fleet = SimulatedFleet(rule, n_agents)
     rng = np.random.default_rng(seed)
     for _ in range(n_rounds):
         play_round(fleet, str(rng.integers(n_agents)), rng.standard_normal((4, rule.dim)), rng.standard_normal())
     return fleet
 
 
-def play_round(fleet: Fleet, agent_id: str, actions: np.ndarray, reward: float) -> tuple[int, Upload | None]:
+def play_round(fleet: SimulatedFleet, agent_id: str, actions: np.ndarray, reward: float) -> tuple[int, Upload | None]:
     """One round; the index chosen and the upload made."""
     agent = fleet.agent(agent_id)
     pull = agent.arrive()

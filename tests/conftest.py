@@ -6,7 +6,7 @@ Warnings are errors (see pyproject.toml). Each test folder is a package, so that
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # Set before NumPy loads: two pytest workers with two BLAS threads each would fight over two cores.
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -17,4 +17,6 @@ os.environ.setdefault("MPLBACKEND", "Agg")  # figures are drawn without a screen
 # always about the change at hand. No deadline in either: the first call of a compiled function is slow.
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+# mutants: like ci, and the first counterexample will do (see tests/mutants).
+settings.register_profile("mutants", settings.get_profile("ci"), phases=(Phase.explicit, Phase.generate))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))

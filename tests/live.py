@@ -152,7 +152,7 @@ class LiveServer:
         return token
 
     def show(self, model: str) -> dict[str, Any]:
-        """Settings, version and totals of a model."""
+        """Show the settings, version and totals of a model."""
         shown: dict[str, Any] = self.call("GET", f"/v1/models/{model}")
         return shown
 

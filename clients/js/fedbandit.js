@@ -18,9 +18,7 @@ export class ImplausibleUpload extends Refused {} // 422: sums that no data can 
 export class SequenceConflict extends Refused {} // 409: two processes, or an old copy of a state, share one identity
 export class SequenceGap extends Refused {} // 409: the server misses an upload
 export class StaleIncarnation extends Refused {} // 409: a newer incarnation took over, or this agent was forgotten
-const REFUSALS = { unauthenticated: Unauthenticated, sequence_conflict: SequenceConflict, sequence_gap: SequenceGap,
-  stale_incarnation: StaleIncarnation, implausible_upload: ImplausibleUpload };
-
+const REFUSALS = { unauthenticated: Unauthenticated, sequence_conflict: SequenceConflict, sequence_gap: SequenceGap, stale_incarnation: StaleIncarnation, implausible_upload: ImplausibleUpload };
 // ---- statistics: a Float64Array in the order of the wire. Σ's upper triangle by rows, b, n_obs, Σr, Σr² ----
 const triangle = (d) => d * (d + 1) / 2;
 const sum = (...parts) => parts.filter(Boolean).reduce((a, b) => a.map((value, i) => value + b[i]));
@@ -67,8 +65,7 @@ function rankOne(L, v, d = v.length) { // L becomes the factor of LLᵀ + vvᵀ,
   }
 }
 const dot = (a, b) => a.reduce((total, value, i) => total + value * b[i], 0);
-const logDet = (L, d, over) => // of LLᵀ, less that of another
-  Array.from({ length: d }, (_, i) => 2 * Math.log(L[i * d + i] / (over?.[i * d + i] ?? 1))).reduce((a, b) => a + b);
+const logDet = (L, d, over) => Array.from({ length: d }, (_, i) => 2 * Math.log(L[i * d + i] / (over?.[i * d + i] ?? 1))).reduce((a, b) => a + b); // of LLᵀ, less another's
 // ---- MessagePack: writes maps of str, bin, whole numbers and floats; reads everything ----
 export class Float { constructor(value) { this.value = value; } } // a number that is a float on the wire
 const method = (verb, kind, log2) => `${verb}${log2 === 3 && kind !== "Float" ? "Big" : ""}${kind}${8 << log2}`; // of a DataView
@@ -126,25 +123,24 @@ export function decodeReply(bytes) {
   return { agent: field("agent", text), version: field("version", natural), acknowledged: field("acknowledged", natural),
     stats: unpackStats(field("stats", bin), field("dim", natural)), settings: field("settings", text) };
 }
-export function beta({ dim: d, lam, alpha, radius }, version, n, rho) { // docs/theory.md, "The radius β"
+export function beta({ dim: d, lam, alpha, radius }, version, n, rho, ownBuffer = false) { // docs/theory.md, "The radius β"
   const { kind, noise_scale: R, theta_bound: S, action_bound: L, delta, n_agents: M, n_rounds: T } = radius;
-  const { log, log1p, sqrt } = Math, bias = sqrt(lam) * S, others = (M - 1) * alpha;
+  const { log, log1p, sqrt } = Math, bias = sqrt(lam) * S, mu = ownBuffer && M > 1 ? M : M - 1, missing = mu * alpha;
   const value = kind === "fixed" ? radius.beta : kind === "exogenous" ? bias + R * sqrt(2 * log(1 / delta) + rho)
     : kind === "counted" ? bias + R * sqrt(d * log1p(n / (d * lam)) + 2 * log(1 / delta))
-    : kind === "adaptive" ? bias + R * sqrt(1 + others) * sqrt(2 * log(2 / delta) + rho + d * log1p(others / d))
-      + R * (M - 1) * sqrt(alpha) * (1 + sqrt(2 * log((T ? 2 * T : 2 * M * (version + 1) * (version + 2)) / delta)))
+    : kind === "adaptive" ? bias + R * sqrt(1 + missing) * sqrt(2 * log(2 / delta) + rho + d * log1p(missing / d))
+      + R * mu * sqrt(alpha) * (1 + sqrt(2 * log((T ? 2 * T : 2 * M * (version + 1) * (version + 2)) / delta)))
     : kind === "paper" ? bias + (sqrt(1 + M * alpha) + M * sqrt(2 * alpha))
       * (R * sqrt(d * log((1 + T * L * L / (Math.min(alpha, 1) * lam)) / delta)) + bias) : NaN;
   if (!(value >= 0 && value < Infinity)) throw new InvalidInput(`no radius follows from ${JSON.stringify(radius)}`);
   return value;
 }
-
 // ---- the agent: decides and learns at once, in memory; exchanges in the background, or when sync() is called ----
 const birth = () => ({ incarnation: crypto.getRandomValues(new Uint32Array(4)).join("-"), sequence: 0, flight: null, failure: null });
 export class Agent {
-  #factor; #observed = 0; #booked = new WeakSet(); #syncing; #saving = Promise.resolve(); #etag; #closed = false; #sleepers = new Set();
+  #factor; #observed = 0; #booked = new WeakSet(); #syncing; #saving = Promise.resolve(); #etag; #heard = Date.now(); #closed = false; #sleepers = new Set();
   constructor({ settings, agent = settings.agent, ...options }) { // an unknown agent id is learnt from the first reply
-    this.options = { background: true, backoff: [500, 60_000], minUpload: 1, ...options };
+    this.options = { background: true, backoff: [500, 60_000], minUpload: 1, checkAfter: 300_000, ...options };
     Object.assign(this, birth(), { agent, buffer: blank(settings.dim) });
     this.#use(settings, 0, blank(settings.dim, settings.lam));
     this.#refactor();
@@ -158,6 +154,7 @@ export class Agent {
   choose(actions) { // of an array of feature vectors the one to play
     const all = this.estimate(actions), best = all.reduce((most, { score }) => Math.max(most, score), -Infinity);
     if (!all.length) throw new InvalidInput("no actions to choose from");
+    this.#ask();
     return all.find(({ score }) => score >= best - MARGIN * Math.abs(best));
   }
   observe(decision, reward) { // book the reward of a decision, once, or of any feature vector; true if that made an upload
@@ -179,15 +176,14 @@ export class Agent {
   }
   async request() { // of the upload in flight: always the same bytes
     const { flight: { sequence, stats, growth, version }, agent, incarnation, settings: { dim } } = this, packed = packStats(stats);
-    return encode({ v: 1, agent, incarnation, sequence, digest: await digest(packed), dim, stats: packed, growth: new Float(growth),
-      model_version: version, waiting: 0 });
+    return encode({ v: 1, agent, incarnation, sequence, digest: await digest(packed), dim, stats: packed, growth: new Float(growth), model_version: version, unsent: 0 });
   }
-  receive({ agent, version, acknowledged, stats, settings }) { // a reply, of decodeReply
-    const same = settings === (this.settings.settings ?? settings), newer = same && version >= this.model.version;
+  receive({ agent, version, acknowledged, stats, settings }, toUpload = true) { // of decodeReply; a download's number is no evidence: a copy may have used it
+    const same = settings === (this.settings.settings ?? settings), newer = same && version >= this.model.version, merged = toUpload && this.flight?.sequence <= acknowledged;
     if (agent !== (this.agent ??= agent) || (same && stats.length !== this.buffer.length)) throw new StateMismatch("a reply for somebody else");
     if (acknowledged > this.sequence) throw new SequenceConflict("the server has uploads of this incarnation that were not made here");
-    if (newer) this.#use(this.settings, version, stats); // throws before anything changes
-    if (this.flight?.sequence <= acknowledged) this.flight = null;
+    if (newer) this.#use(this.settings, version, stats, this.buffer.at(-3) > 0 || (this.flight && !merged)); // throws before anything changes
+    if (merged) this.flight = null;
     if (!same) this.failure = new SettingsChanged("the model's settings changed on the server");
     this.#changed();
     if (!same) throw this.failure;
@@ -208,8 +204,9 @@ export class Agent {
     this.failure = null;
   }
   async flush(options) { do await this.sync(options); while (this.makeUpload()); } // upload everything observed so far
-  async refresh({ attempts = 1 } = {}) { // download without an upload; the reply, or null if there is nothing new
-    const headers = this.#etag && { "If-None-Match": this.#etag };
+  async refresh({ attempts = 1, ifCorrected = false } = {}) { // download without an upload; the reply, or null if there is nothing new (ifCorrected: if no data were taken out)
+    const headers = this.#etag && { "If-None-Match": (ifCorrected ? "W/" : "") + this.#etag };
+    this.#heard = Date.now();
     return this.#converse(attempts, `/state?incarnation=${encodeURIComponent(this.incarnation)}`, { headers });
   }
   async join({ attempts = 5 } = {}) { // at first, and on waking up
@@ -220,8 +217,8 @@ export class Agent {
   }
   close() { this.#closed = true; this.#sleepers.forEach((wake) => wake()); } // exchange no more; nothing is lost that toJSON keeps
   toJSON() { // all that is needed to go on later as the same agent
-    const { agent, incarnation, sequence, settings, model: { version, stats }, buffer, flight } = this;
-    return { format: 1, agent, incarnation, sequence, settings, model: { version, stats: toBase64(stats) },
+    const { agent, incarnation, sequence, settings, model: { version, stats, ownBuffer }, buffer, flight } = this;
+    return { format: 1, agent, incarnation, sequence, settings, model: { version, stats: toBase64(stats), ownBuffer },
       buffer: toBase64(buffer), flight: flight && { ...flight, stats: toBase64(flight.stats) } };
   }
   static fromJSON(saved, { settings, ...options } = {}) { // settings: the server's present ones, if they may have changed
@@ -230,25 +227,29 @@ export class Agent {
     const now = settings ?? old, stats = (text) => fromBase64(text, old.dim), self = new Agent({ ...options, settings: now, agent });
     if (now.dim !== old.dim || now.name !== old.name || agent !== (now.agent ?? agent)) throw new StateMismatch("a state of another agent or model");
     Object.assign(self, identity, { buffer: stats(buffer), flight: flight && { ...flight, stats: stats(flight.stats) } });
-    if (now.settings === old.settings) self.#use(now, model.version, stats(model.stats)); // else as before the first download
-    self.#refactor();
-    return self;
+    if (now.settings === old.settings) self.#use(now, model.version, stats(model.stats), model.ownBuffer); // else as before the first download
+    return self.#refactor();
   }
   #vector(x, v = Float64Array.from(x ?? [])) {
     if (v.length === this.settings.dim && v.every((feature) => Math.abs(feature) <= LARGEST)) return v;
     throw new InvalidInput(`need ${this.settings.dim} finite features`);
   }
-  #use(settings, version, stats) {
+  #use(settings, version, stats, ownBuffer = false) { // ownBuffer: whether this agent holds data that the model lacks
     const { dim: d, lam } = settings, L = cholesky(stats, d), z = forward(L, stats.slice(triangle(d), -3));
-    this.beta = beta(settings, version, stats.at(-3), Math.max(logDet(L, d) - d * Math.log(lam), 0));
-    Object.assign(this, { settings, model: { version, stats, L, z } });
+    this.beta = beta(settings, version, stats.at(-3), Math.max(logDet(L, d) - d * Math.log(lam), 0), ownBuffer);
+    Object.assign(this, { settings, model: { version, stats, L, z, ownBuffer } });
   }
-  #refactor() { this.#factor = cholesky(sum(this.model.stats, this.buffer, this.flight?.stats), this.settings.dim); }
+  #refactor() { this.#factor = cholesky(sum(this.model.stats, this.buffer, this.flight?.stats), this.settings.dim); return this; }
   #changed() { this.#refactor(); return this.#test(); }
+  #ask({ background, url, checkAfter, onError } = this.options) { // after a silence: data that were taken out may be why the trigger is silent
+    if (!background || !url || this.#closed || !this.model.version || Date.now() - this.#heard < checkAfter) return;
+    this.refresh({ ifCorrected: true }).catch((error) => error.retryable || onError?.(error));
+  }
   #test() { // the trigger; then sync in the background. If that is refused, no more until sync() is called and succeeds
     const { background, url, onError } = this.options, fail = (error) => onError?.(error);
     const made = !this.flight && this.growth > Math.log1p(this.settings.alpha) * (1 + MARGIN) && this.makeUpload();
     this.#save().catch(fail);
+    this.#ask();
     if (this.flight && background && url && !this.failure && !this.#syncing) this.sync().catch((e) => fail(this.failure = e));
     return made;
   }
@@ -260,7 +261,7 @@ export class Agent {
       try {
         const { status, bytes, etag } = await call(this.options, path, request);
         const reply = status === 304 ? null : decodeReply(bytes);
-        if (reply) { this.receive(reply); this.#etag = etag; }
+        if (reply) { this.receive(reply, path === "/sync"); this.#etag = etag?.replace(/^W\//, ""); this.#heard = Date.now(); } // a proxy may weaken tags
         return reply;
       } catch (error) { // bytes that are no reply may come from a network's login page: that passes
         if (!(error.retryable || error.constructor === FormatError) || failed >= attempts) throw error;
@@ -290,11 +291,10 @@ async function call({ url, model, token, timeout = 10_000, fetch = globalThis.fe
   const retryable = status >= 500 || [408, 425, 429].includes(status), Kind = retryable ? NotReachable : REFUSALS[said?.error] ?? Refused;
   throw new Kind(said?.message ?? `the server answered ${status}`, { status, code: said?.error, retryable, retryAfter });
 }
-const fetchSettings = async (options) => JSON.parse(new TextDecoder().decode((await call(options, "")).bytes));
 // An agent of {url, model, token}. With store: {load() -> text or null, save(text)} it goes on as the same agent after a restart.
 export async function connect({ join = true, ...options }) {
   const saved = await options.store?.load();
-  const settings = await fetchSettings(options).catch((error) => { if (saved && error.retryable) return null; throw error; });
+  const settings = await call(options, "").then(({ bytes }) => JSON.parse(new TextDecoder().decode(bytes))).catch((error) => { if (saved && error.retryable) return null; throw error; });
   const agent = saved ? Agent.fromJSON(saved, { ...options, settings }) : new Agent({ ...options, settings });
   return settings && join ? agent.join() : agent;
 }

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedbandit.algorithms.dislinucb import DisLinUCB
     from fedbandit.algorithms.oful import OFUL
     from fedbandit.algorithms.snapshot import load
-    from fedbandit.core.features import HashingFeatures, block_features
+    from fedbandit.core.features import HashingFeatures, arm_features, block_features
     from fedbandit.sdk import LiveAgent, connect
     from fedbandit.simulation import participation, worlds
     from fedbandit.simulation.runner import simulate
@@ -46,6 +46,7 @@ _LAZY = {
     "LiveAgent": "fedbandit.sdk",
     "OFUL": "fedbandit.algorithms.oful",
     "Trace": "fedbandit.simulation.trace",
+    "arm_features": "fedbandit.core.features",
     "block_features": "fedbandit.core.features",
     "connect": "fedbandit.sdk",
     "load": "fedbandit.algorithms.snapshot",
@@ -85,6 +86,7 @@ __all__ = [
     "SufficientStats",
     "Trace",
     "Upload",
+    "arm_features",
     "block_features",
     "connect",
     "errors",

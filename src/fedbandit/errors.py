@@ -21,14 +21,20 @@
     │   ├── UnknownModel                404
     │   ├── UnknownAgent                404
     │   ├── AlreadyExists               409: a model or an agent of this name
+    │   ├── RateExceeded                429: more observations than the model allows an agent in this time
+    │   │   └── ShareExceeded           429: more influence than the model allows one agent
+    │   ├── ModelChanged                503: deleted and created again while the upload travelled; send it again
     │   ├── BodyTooSlow                 408: try again on a better line
     │   ├── BodyTooLarge                413
+    │   ├── HeadTooLarge                431: the request line and the headers
+    │   ├── MalformedRequest            400: not an HTTP request
     │   ├── Overloaded                  503: shed; try again after `Retry-After`
     │   ├── StoreUnavailable            503: the database cannot be reached
     │   └── SchemaTooNew                the data directory was written by a newer version
     ├── LiveError                       an agent inside an application, talking to a server
     │   ├── NotReachable                no answer in time; nothing is lost
     │   ├── Refused                     the server said no, and saying it again will not help
+    │   ├── UnusableModel               the server's newest model cannot be decided on; the one before stays in use
     │   ├── StateDirInUse               another process holds the state directory
     │   ├── StateMismatch               the state directory belongs to another agent or model
     │   ├── JournalFailed               the state directory cannot be written: no space, no permission
@@ -39,7 +45,13 @@
     ├── DataUnavailable                 a data set that cannot be downloaded, or is not what it should be
     └── MissingExtra (ImportError)      an optional dependency is not installed
 
-Each class has a `code`, its name in snake case, which is what travels in HTTP errors.
+Each class has a `code`, its name in snake case, which is what travels in HTTP errors; a
+`Refused` has the code that the server sent. Warnings are shown, not raised:
+
+    FedbanditWarning (UserWarning)
+    ├── UnprovenRadius                  the radius has no proof for this algorithm
+    ├── NothingAdopted                  the agent uploads, and was never given an answer
+    └── UnnamedArms                     rows without names, for a model with columns for each arm
 """
 
 from __future__ import annotations
@@ -149,6 +161,26 @@ class AlreadyExists(ServiceError):
     status = 409
 
 
+class RateExceeded(ServiceError):
+    """More observations than the model allows an agent in this time; the same upload may be sent again later."""
+
+    status = 429
+
+    def __init__(self, message: str, *, retry_after_s: float = 60.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ShareExceeded(RateExceeded):
+    """More influence than the model allows one agent; the same upload may be sent again when others have uploaded."""
+
+
+class ModelChanged(ServiceError):
+    """The model was deleted and created again while the request was handled; send the same request again."""
+
+    status = 503
+
+
 class BodyTooSlow(ServiceError):
     """The request did not arrive in time; it may be sent again."""
 
@@ -159,6 +191,18 @@ class BodyTooLarge(ServiceError):
     """The request is longer than any honest one."""
 
     status = 413
+
+
+class HeadTooLarge(ServiceError):
+    """The request line and the headers are longer than any honest ones."""
+
+    status = 431
+
+
+class MalformedRequest(ServiceError):
+    """The bytes are not an HTTP request."""
+
+    status = 400
 
 
 class Overloaded(ServiceError):
@@ -193,12 +237,18 @@ class NotReachable(LiveError):
 
 
 class Refused(LiveError):
-    """The server said no, and saying it again will not help; `reason` is its error code."""
+    """The server refuses, and would again; `reason`, which is also the `code`, is the server's error code."""
 
     def __init__(self, message: str, *, reason: str = "", status: int = 0) -> None:
         super().__init__(message)
         self.reason = reason
         self.status = status
+        if reason:
+            self.code = reason
+
+
+class UnusableModel(LiveError):
+    """No decision can rest on the model that the server gave; the one before stays in use."""
 
 
 class StateDirInUse(LiveError):
@@ -235,3 +285,19 @@ class DataUnavailable(FedbanditError):
 
 class MissingExtra(FedbanditError, ImportError):
     """An optional dependency is not installed."""
+
+
+class FedbanditWarning(UserWarning):
+    """Base of every warning; `warnings.filterwarnings` takes these classes as `category`."""
+
+
+class UnprovenRadius(FedbanditWarning):
+    """The confidence radius has no proof for this algorithm; docs/theory.md says which rule may use which."""
+
+
+class NothingAdopted(FedbanditWarning):
+    """An agent made an upload long ago and was never given an answer, so that it still decides on its first model."""
+
+
+class UnnamedArms(FedbanditWarning):
+    """Rows without column names were given to a model with columns for each arm: their order cannot be checked."""

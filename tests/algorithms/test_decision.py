@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+import fedbandit as fb
 from fedbandit import Decision
-from fedbandit.errors import FormatError
+from fedbandit.errors import AlreadyObserved, FormatError
+from tests.builders import make_rule, rows
 
 PLAIN = {"id": "abc-0", "index": 1, "x": [0.5, -1.0], "agent_id": "shop-7", "model_version": 3}
 
@@ -38,3 +40,15 @@ def test_equal_decisions_are_equal_and_hash_alike():
 def test_what_is_no_decision_is_a_named_error(broken):
     with pytest.raises(FormatError, match="expected a decision"):
         Decision.from_dict(broken)
+
+
+def test_an_agent_that_was_loaded_gives_no_decision_the_name_of_an_earlier_one():
+    agent = make_rule().agent("a")
+    first = agent.choose(rows(3))
+    agent.observe(first, 1.0)
+    loaded = fb.load(agent.to_bytes())
+    second = loaded.choose(rows(3))
+    assert second.id != first.id
+    with pytest.raises(AlreadyObserved):
+        loaded.observe(first, 1.0)
+    loaded.observe(second, 1.0)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedbandit import Download, Poll, errors
-from fedbandit.simulation.runner import Fleet
+from fedbandit import Download, Poll, Pull, SufficientStats, errors
+from fedbandit.simulation.runner import SimulatedFleet
 from tests.builders import make_rule, play, rows
 
 
@@ -24,7 +24,7 @@ def test_a_synchronisation_costs_an_upload_and_a_download_of_every_agent():
 
 def test_after_a_synchronisation_everybody_knows_everything_and_nobody_holds_a_buffer():
     rule = make_rule("dislinucb", threshold=50.0)
-    fleet = Fleet(rule, 3)
+    fleet = SimulatedFleet(rule, 3)
     seen = 0
     for i, x in enumerate(rows(500)):
         seen += 1
@@ -70,3 +70,74 @@ def test_a_lone_agent_is_answered_at_once():
 def test_a_threshold_below_zero_is_a_named_error():
     with pytest.raises(errors.InvalidParameter, match="threshold"):
         make_rule("dislinucb", threshold=-1.0)
+
+
+def test_data_in_an_upload_that_travels_stay_in_the_model_across_a_synchronisation():
+    # b asks for a synchronisation, and its upload is lost; a's synchronisation, for which b's poll is lost too, is
+    # answered to b only after b uploaded once more: the download holds neither of what b has in flight.
+    rule = make_rule("dislinucb", dim=2, threshold=0.0)
+    server = rule.server()
+    server.enroll(["a", "b"])
+    a, b = rule.agent("a"), rule.agent("b")
+    travelling = b.observe([0.0, 1.0], 1.0)
+    polls = server.receive(a.observe([1.0, 0.0], 1.0))
+    assert polls == (Poll("b"),)
+    pulled = server.receive(Pull("b", b.incarnation))  # λI + a's data, made before b's upload arrives
+    b.adopt(pulled)
+    assert b.in_flight is travelling
+    np.testing.assert_allclose(b.synchronised.Sigma, np.diag([2.0, 2.0]))
+    np.testing.assert_allclose(b.predict(np.eye(2)), [0.5, 0.5])  # its own reward counts, and counts once
+    b.adopt(server.receive(travelling))
+    np.testing.assert_allclose(b.predict(np.eye(2)), [0.5, 0.5])
+    assert b.in_flight is None and b.synchronised == server.stats
+
+
+def test_a_poll_answered_by_an_upload_that_was_merged_before_ends_the_synchronisation():
+    # b's first upload is merged as its own synchronisation, whose answer is lost. Polled by the next one, b can only
+    # send that upload again: it counts once, and the server must not wait for b any longer.
+    rule = make_rule("dislinucb", dim=2, threshold=0.0)
+    server = rule.server()
+    server.enroll(["a", "b"])
+    a, b = rule.agent("a"), rule.agent("b")
+    (poll,) = server.receive(b.observe([0.0, 1.0], 1.0))
+    lost = server.receive(a.adopt(poll))  # both are answered; b's answer never arrives
+    a.adopt([reply for reply in lost if reply.agent_id == "a"])
+    (poll,) = server.receive(a.observe([1.0, 0.0], 1.0))
+    retried = b.adopt(poll)
+    assert retried.sequence == 1 and server.ledger["b"].sequence == 1
+    replies = server.receive(retried)
+    assert [type(reply) for reply in replies] == [Download, Download] and not server.awaited
+    for agent in (a, b):
+        agent.adopt(replies)
+        assert agent.synchronised == server.stats and agent.in_flight is None
+    assert server.stats.n_obs == 2
+
+
+def test_an_answer_to_a_poll_that_is_sent_twice_counts_once_and_is_answered():
+    rule = make_rule("dislinucb", dim=2, threshold=0.0)
+    server = rule.server()
+    server.enroll(["a", "b", "c"])
+    a, b, c = (rule.agent(name) for name in "abc")
+    polls = server.receive(a.observe([1.0, 0.0], 1.0))
+    answer = b.adopt(polls[0])
+    assert server.receive(answer) == ()
+    assert isinstance(server.receive(answer), Download)  # b asks again: it is merged, and c alone is awaited
+    assert server.awaited == {"c"}
+    assert len(server.receive(c.adopt(polls[1]))) == 3
+
+
+@pytest.mark.parametrize("name", ["dislinucb", "async-linucb"])
+def test_a_download_that_lacks_what_this_agent_has_uploaded_is_not_adopted(name):
+    """A server that was restored from an older state, and has merged other uploads since, knows less than it did."""
+    rule = make_rule(
+        name, dim=2, **({"threshold": 0.0} if name == "dislinucb" else {"gamma_up": 1.0, "gamma_down": 1.0})
+    )
+    server = rule.server()
+    server.enroll(["a"])
+    agent = rule.agent("a")
+    agent.adopt(server.receive(agent.observe([1.0, 0.0], 1.0)))
+    assert agent.sequence == 1 and agent.in_flight is None
+    before = agent.predict(np.eye(2))
+    agent.adopt(Download("a", 99, SufficientStats.prior(dim=2, lam=1.0), 0))
+    np.testing.assert_array_equal(agent.predict(np.eye(2)), before)
+    assert before[0] > 0.0

@@ -5,7 +5,8 @@ import pytest
 
 import fedbandit as fb
 from fedbandit import errors
-from fedbandit.simulation.runner import Fleet
+from fedbandit.core.growth import GrowthTracker
+from fedbandit.simulation.runner import SimulatedFleet
 from tests.builders import make_agent, make_rule, play, rows
 
 
@@ -199,6 +200,63 @@ def test_the_spectral_trigger_is_exact_at_every_observation(seed):
     assert n_uploads > 5
 
 
+def test_the_spectral_trigger_counts_what_came_while_an_upload_travelled():
+    rule = make_rule("fedlinucb-spectral", dim=2, alpha=1.0)
+    server, agent = rule.server(), rule.agent("a")
+    first = agent.observe([2.0, 0.0], 1.0)
+    assert agent.observe([0.0, 3.0], 1.0) is None  # one exchange at a time
+    second = agent.adopt(server.receive(first))
+    assert second is not None, "λ_max(Σ_m⁻¹Σ_loc) = 9 on the model that has just come"
+    assert second.stats.Sigma.tolist() == [[0.0, 0.0], [0.0, 9.0]]
+
+
+def test_the_spectral_trigger_stays_exact_after_an_answer_that_came_late():
+    rule = make_rule("fedlinucb-spectral", dim=2, alpha=1.0)
+    server, agent = rule.server(), rule.agent("a")
+    first = agent.observe([2.0, 0.0], 1.0)
+    agent.observe([0.0, 0.8], 1.0)
+    assert agent.adopt(server.receive(first)) is None  # 0.64 ≤ α
+    assert agent.observe([0.0, 0.5], 1.0) is None  # 0.89
+    assert agent.observe([2.0, 0.0], 1.0) is None  # det = 1.89 · 1.8 > 2, but λ_max = 0.89: 4/5 in the other direction
+    assert agent.observe([0.0, 0.4], 1.0) is not None  # 1.05
+
+
+def test_an_upload_that_is_not_answered_yet_still_counts_as_growth():
+    rule = make_rule(dim=2, alpha=1.0)
+    server, agent, other = rule.server(), rule.agent("a"), rule.agent("b")
+    assert agent.observe([2.0, 0.0], 1.0) is not None  # in flight: the server does not have it yet
+    agent.observe([0.0, 1.0], 1.0)
+    server.receive(other.observe([0.0, 2.0], 1.0))
+    agent.adopt(server.receive(fb.Pull("a", agent.incarnation)))
+    assert agent.in_flight is not None
+    assert agent.growth == pytest.approx(np.log(5.0 * 6.0) - np.log(1.0 * 5.0))
+
+
+def test_an_infinite_row_is_refused_also_where_beta_is_zero_and_its_score_is_the_lowest():
+    rule = make_rule(dim=2, alpha=0.0, beta=0.0)
+    server, agent = rule.server(), rule.agent("a")
+    agent.adopt(server.receive(agent.observe([1.0, 0.0], -1.0)))  # θ̂ = (−1/2, 0)
+    for number in (np.inf, 1e71):
+        with pytest.raises(errors.NotFinite):
+            agent.choose(np.array([[1.0, 0.0], [number, 0.0]]))
+
+
+def test_growth_is_counted_anew_after_an_exception_between_a_model_and_its_growth(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    rule = make_rule(dim=2, alpha=1.0)
+    server, agent = rule.server(), rule.agent("a")
+    reply = server.receive(agent.observe([2.0, 0.0], 1.0))
+    agent.observe([0.0, 0.9], 1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(GrowthTracker, "restart", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            agent.adopt(reply)
+    agent.observe([0.0, 0.1], 1.0)
+    assert agent.growth == pytest.approx(np.log(1.0 + 0.81 + 0.01))
+
+
 # -- growing sizes
 
 
@@ -209,7 +267,7 @@ def test_agents_hold_no_matrices_of_their_own_before_they_act():
 
 
 def test_four_hundred_features_work():
-    fleet = Fleet(make_rule(dim=400, alpha=1e3), 1)
+    fleet = SimulatedFleet(make_rule(dim=400, alpha=1e3), 1)
     agent = fleet.agent("0")
     rng = np.random.default_rng(0)
     for _ in range(30):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedbandit import SufficientStats, Upload
-from fedbandit.algorithms.messages import n_bytes, n_scalars, packed_bytes
+from fedbandit.algorithms.messages import n_bytes, n_scalars, packed_bytes, stats_from_bytes
+from fedbandit.errors import FormatError
 from tests.builders import rows
 
 
@@ -39,3 +40,12 @@ def test_the_digest_depends_on_the_statistics_and_on_nothing_else():
 def test_a_message_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         upload(SufficientStats.zeros(2)).sequence = 2
+
+
+@pytest.mark.parametrize("n_obs", [2.5, np.nan, np.inf])
+def test_bytes_that_count_no_whole_number_of_observations_are_refused(n_obs):
+    numbers = np.frombuffer(packed_bytes(SufficientStats.of(rows(3), np.ones(3)))).copy()
+    assert stats_from_bytes(numbers.tobytes(), 3).n_obs == 3
+    numbers[-3] = n_obs
+    with pytest.raises(FormatError, match="whole number of observations"):
+        stats_from_bytes(numbers.tobytes(), 3)

@@ -21,6 +21,17 @@ def test_an_independent_agent_has_a_new_model_after_every_observation():
     assert agent.n_switches == 30
 
 
+def test_an_independent_agent_is_loaded_to_the_last_bit():
+    agent = make_rule("oful-independent").agent("a")
+    for x in rows(30):
+        agent.observe(x, 1.0)
+    loaded = fb.load(agent.to_bytes())
+    assert loaded.to_bytes() == agent.to_bytes()
+    for x in rows(5, seed=1):
+        np.testing.assert_array_equal(loaded.scores(np.eye(3)).upper, agent.scores(np.eye(3)).upper)
+        assert loaded.observe(x, 1.0) is agent.observe(x, 1.0) is None
+
+
 def test_independent_agents_send_nothing_and_know_only_their_own_data():
     fleet = play(make_rule("oful-independent"), 50)
     assert fleet.n_up == fleet.n_down == 0
@@ -35,6 +46,15 @@ def test_rare_switching_takes_a_new_model_when_the_determinant_has_grown_by_more
     agent.observe([1e-3, 0.0], 1.0)
     assert agent.n_switches == 1 and agent.model.stats.n_obs == 3
     np.testing.assert_allclose(agent.predict(np.eye(2)), [0.5, 0.5], atol=1e-3)
+
+
+def test_rare_switching_counts_every_observation_once_over_several_switches():
+    agent = make_rule("oful-rare-switching", dim=2, switching=0.5).agent("a")
+    X, y = rows(40, 2), rows(40, 1, seed=1)[:, 0]
+    for n, (x, reward) in enumerate(zip(X, y, strict=True), start=1):
+        agent.observe(x, float(reward))
+        assert agent.model.stats.n_obs + agent.local.n_obs == n
+    assert agent.n_switches > 3
 
 
 def test_rare_switching_stays_exact_over_thousands_of_rounds_without_a_switch():

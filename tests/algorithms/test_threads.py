@@ -11,6 +11,7 @@ from fedbandit import errors
 from tests.builders import RULE_NAMES, make_rule, stats_of
 
 SECONDS = 0.4
+MOST_SECONDS = 30.0  # on a machine that is busy with other things
 
 
 @pytest.fixture
@@ -23,17 +24,19 @@ def eager_switching():
 
 
 class Crew:
-    """Threads that repeat their work until time is up; the first failure is kept."""
+    """Threads that repeat their work until time is up and enough was done; the first failure is kept."""
 
-    def __init__(self):
+    def __init__(self, is_enough=lambda: True):
         self.ends = time.monotonic() + SECONDS
+        self.is_enough = is_enough
         self.failures = []
         self.threads = []
 
     def repeat(self, work):
         def loop():
             try:
-                while time.monotonic() < self.ends and not self.failures:
+                while (time.monotonic() < self.ends or not self.is_enough()) and not self.failures:
+                    assert time.monotonic() < self.ends + MOST_SECONDS, "too little happened"
                     work()
             except BaseException as failure:
                 self.failures.append(failure)
@@ -45,11 +48,12 @@ class Crew:
         for thread in self.threads:
             thread.start()
         for thread in self.threads:
-            thread.join(timeout=30)
+            thread.join(timeout=2 * MOST_SECONDS)
         assert not self.failures, self.failures
 
 
 @pytest.mark.filterwarnings("default::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.filterwarnings("ignore::fedbandit.errors.NothingAdopted")  # on a busy machine the answers come late
 @pytest.mark.parametrize("name", RULE_NAMES)
 def test_nothing_is_lost_or_counted_twice_when_threads_choose_observe_and_adopt(name, eager_switching):
     rule = make_rule(name)
@@ -99,13 +103,12 @@ def test_nothing_is_lost_or_counted_twice_when_threads_choose_observe_and_adopt(
         assert len(agent.to_bytes()) > 0
         time.sleep(0.005)
 
-    crew = Crew()
+    crew = Crew(lambda: len(seen) > 20 and sum(n_chosen) > 20)  # or it would mean nothing
     for work in (choose(0), choose(1), observe, observe, exchange, save):
         crew.repeat(work)
     crew.run()
     while uploads:
         exchange()
-    assert len(seen) > 20 and sum(n_chosen) > 20, "too little happened for this test to mean anything"
     assert agent.n_rounds == len(seen)
     assert agent.n_pending == sum(n_chosen) - len(seen)
     if name.startswith("oful-independent"):
@@ -120,6 +123,7 @@ def test_nothing_is_lost_or_counted_twice_when_threads_choose_observe_and_adopt(
 
 
 @pytest.mark.filterwarnings("default::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.filterwarnings("ignore::fedbandit.errors.NothingAdopted")  # on a busy machine the answers come late
 def test_many_threads_book_each_decision_once(eager_switching):
     agent = make_rule(alpha=np.inf).agent("a")
     decisions = [agent.choose(np.eye(3)) for _ in range(300)]
@@ -144,6 +148,7 @@ def test_many_threads_book_each_decision_once(eager_switching):
 
 
 @pytest.mark.filterwarnings("default::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.filterwarnings("ignore::fedbandit.errors.NothingAdopted")  # on a busy machine the answers come late
 def test_threads_that_overflow_the_waiting_decisions_drop_the_oldest(eager_switching):
     agent = make_rule().agent("a")
     agent.max_pending = 5

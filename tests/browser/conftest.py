@@ -27,9 +27,9 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """An open page on a model that some shops have learnt for a while."""
-    with running_server(tmp_path_factory.mktemp("server"), open_page=True) as made:
+    with running_server(tmp_path_factory.mktemp("server"), open_dashboard=True) as made:
         make_news(made)
-        made.shops = Shops(made, waiting=9)  # type: ignore[attr-defined]
+        made.shops = Shops(made, unsent=9)  # type: ignore[attr-defined]
         made.shops.play(300)  # type: ignore[attr-defined]
         yield made
 

@@ -25,9 +25,9 @@ class Shops:
         *,
         alpha: float = 1.0,
         seed: int = 0,
-        waiting: int = 0,
+        unsent: int = 0,
     ) -> None:
-        self.server, self.model, self.waiting = server, model, waiting
+        self.server, self.model, self.unsent = server, model, unsent
         self.tokens = {name: server.add_agent(model, name) for name in names}
         rule = fb.FedLinUCB(dim=len(FEATURES), alpha=alpha, beta=0.5, lam=1.0)
         self.agents = [rule.agent(name) for name in names]
@@ -51,8 +51,8 @@ class Shops:
         return n_exchanges
 
     def _exchange(self, agent, upload) -> None:
-        waiting = int(self.rng.integers(0, self.waiting + 1))
-        body = codec.encode(codec.request_of(upload, model_version=agent.model_version, waiting=waiting))
+        unsent = int(self.rng.integers(0, self.unsent + 1))
+        body = codec.encode(codec.request_of(upload, model_version=agent.model_version, unsent=unsent))
         path, token = f"/v1/models/{self.model}/sync", self.tokens[agent.agent_id]
         answer = self.server.request("POST", path, token=token, body=body)
         assert answer.status == 200, answer.data

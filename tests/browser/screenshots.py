@@ -23,7 +23,6 @@ VIEWS = {
     "model": "/models/news",
     "agents": "/models/news/agents?sort=-n_obs",
     "agent": "/models/news/agents/kiosk-2",
-    "simulation": "/simulation",
 }
 COLOURS = 256  # an interface has few; the files are a third of the size
 MAX_BYTES = 150_000
@@ -33,7 +32,7 @@ def prepare(server: LiveServer, seconds: float) -> None:
     """Two fleets at work for a while, with somebody missing and somebody thrown out."""
     make_news(server, radius={"kind": "exogenous", "noise_scale": 0.2}, action_bound=1.0)
     make_news(server, "offers", alpha=4.0)
-    news = Shops(server, "news", [f"kiosk-{i}" for i in range(1, 25)], seed=4, waiting=30)
+    news = Shops(server, "news", [f"kiosk-{i}" for i in range(1, 25)], seed=4, unsent=30)
     offers = Shops(server, "offers", ["berlin", "lagos", "lima", "osaka", "pune"], alpha=4.0, seed=3)
     server.add_agent("news", "kiosk-25")
     server.add_agent("news", "stolen-tablet")
@@ -57,9 +56,6 @@ def take(browser: Browser, server: LiveServer, folder: Path) -> None:
                 if suffix and name != "model":
                     continue
                 page.goto(server.url + path)
-                if name == "simulation":
-                    page.get_by_role("button", name="Start").click()
-                    expect(page.locator(".lesson")).to_be_visible(timeout=120_000)
                 for chart in page.locator("[data-chart]").all():
                     expect(chart.locator("svg")).to_be_visible(timeout=30_000)
                 page.wait_for_timeout(300)
@@ -85,7 +81,7 @@ def main(seconds: float = 75.0) -> None:
     if path is None:
         sys.exit("there is no chromium; scripts/ensure-chromium installs it where apt-get may")
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, running_server(Path(folder), open_page=True) as server:
+    with tempfile.TemporaryDirectory() as folder, running_server(Path(folder), open_dashboard=True) as server:
         prepare(server, seconds)
         with launched(path) as browser:
             take(browser, server, FOLDER)

@@ -1,4 +1,4 @@
-"""Every view, light and dark, wide and narrow: drawn, readable by everybody, within its policy, nothing cut off."""
+"""Every view, light and dark, wide and narrow: drawn, accessible, within its policy, nothing cut off."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="
 def settle(page: Page) -> None:
     """Wait until what the view draws is drawn."""
     if page.locator("body[data-live]").count():
-        expect(page.locator("#link")).to_have_attribute("data-state", "live", timeout=15_000)
+        expect(page.locator("#connection")).to_have_attribute("data-state", "live", timeout=15_000)
     for chart in page.locator("[data-chart]").all():
-        if "run=" in page.url or "simulation" not in page.url:
-            expect(chart.locator("svg")).to_be_visible(timeout=15_000)
+        expect(chart.locator("svg")).to_be_visible(timeout=15_000)
 
 
 def serious(page: Page) -> list[str]:

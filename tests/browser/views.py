@@ -5,7 +5,6 @@ VIEWS = {
     "model": "/models/news?with=shop-2",
     "agents": "/models/news/agents",
     "agent": "/models/news/agents/shop-2",
-    "simulation": "/simulation",
     "api": "/docs",
     "login": "/login",
 }

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fedbandit as fb
-from fedbandit.cli import checks
+from fedbandit.cli import doctor_checks
 from fedbandit.cli.main import app
 from tests.live import LiveServer, running_server
 
@@ -24,20 +24,20 @@ def server(tmp_path_factory: pytest.TempPathFactory):
         yield live
 
 
-def ask(*arguments: str, status: int = 0) -> dict[str, checks.Finding]:
+def ask(*arguments: str, status: int = 0) -> dict[str, doctor_checks.Finding]:
     """Findings by 'topic name'; the exit status must be as said."""
     done = CliRunner().invoke(app, ["doctor", "--json", *arguments], env={"FEDBANDIT_URL": "", "FEDBANDIT_TOKEN": ""})
     assert done.exit_code == status, done.output
     answer = json.loads(done.output)
     assert answer["healthy"] is (status == 0)
     assert answer["fedbandit"] == fb.__version__
-    return {f"{found['topic']} {found['name']}": checks.Finding(**found) for found in answer["findings"]}
+    return {f"{found['topic']} {found['name']}": doctor_checks.Finding(**found) for found in answer["findings"]}
 
 
 def test_without_a_server_it_tells_what_is_installed() -> None:
     found = ask()
     assert found["packages base"].state == "ok"
-    assert {f"packages {extra}" for extra in checks.EXTRAS} <= set(found)
+    assert {f"packages {extra}" for extra in doctor_checks.EXTRAS} <= set(found)
     assert found["server reachable"].state == "skipped"
 
 
@@ -48,20 +48,20 @@ def test_what_is_missing_or_too_old_is_named_with_the_command_that_mends_it() ->
         "no-such-package-here>=1; extra == 'cli'",
         "numpy>=999; sys_platform != 'win32' and extra == 'server'",
     ]
-    assert checks._of_extra(wanted, "") == {"numpy": "2.0"}
-    found = checks._installed("server", "a server", checks._of_extra(wanted, "server"))
+    assert doctor_checks._of_extra(wanted, "") == {"numpy": "2.0"}
+    found = doctor_checks._installed("server", "a server", doctor_checks._of_extra(wanted, "server"))
     assert found.state == "missing"
     assert "no-such-package-here is not installed" in found.words and "is older than 999" in found.words
     assert found.advice == "pip install 'fedbandit[server]'"
-    assert checks._installed("base", "agents", {"no-such-package-here": "1"}).state == "failed"
+    assert doctor_checks._installed("base", "agents", {"no-such-package-here": "1"}).state == "failed"
 
 
 def test_every_extra_of_users_is_looked_at() -> None:
     from importlib.metadata import metadata
 
     declared = set(metadata("fedbandit").get_all("Provides-Extra") or [])
-    assert set(checks.EXTRAS) <= declared
-    assert declared - set(checks.EXTRAS) <= {"test", "dev", "bench", "docs", "fuzz"}, (
+    assert set(doctor_checks.EXTRAS) <= declared
+    assert declared - set(doctor_checks.EXTRAS) <= {"test", "dev", "bench", "docs", "fuzz"}, (
         "name the new extra in checks.EXTRAS"
     )
 
@@ -105,20 +105,20 @@ def test_a_server_that_is_not_there_or_is_something_else_is_a_failure() -> None:
 def test_clocks_that_differ_are_told() -> None:
     date = "Mon, 16 Nov 2026 00:00:00 GMT"
     now = 1794787200.0
-    assert checks._clock(date, now + 0.5).state == "ok"
-    assert checks._clock(date, now + 600).state == "warning"
-    assert "-600 s" in checks._clock(date, now + 600.5).words
-    assert checks._clock(None, now).state == "skipped"
+    assert doctor_checks._clock(date, now + 0.5).state == "ok"
+    assert doctor_checks._clock(date, now + 600).state == "warning"
+    assert "-600 s" in doctor_checks._clock(date, now + 600.5).words
+    assert doctor_checks._clock(None, now).state == "skipped"
 
 
 def test_an_address_in_the_clear_is_told() -> None:
-    assert checks._encrypted("http://bandit.example").state == "warning"
-    assert {checks._encrypted(url).state for url in ("https://bandit.example", "http://127.0.0.1:1")} == {"ok"}
+    assert doctor_checks._encrypted("http://bandit.example").state == "warning"
+    assert {doctor_checks._encrypted(url).state for url in ("https://bandit.example", "http://127.0.0.1:1")} == {"ok"}
 
 
 def test_a_state_directory_is_read_and_left_as_it_is(server: LiveServer, tmp_path: Path) -> None:
     token, place = server.add_agent("news", "shop-2"), tmp_path / "state"
-    assert "not there yet" in ask("--state-dir", str(place))[f"state_dir {place}"].words
+    assert "does not exist yet" in ask("--state-dir", str(place))[f"state_dir {place}"].words
     assert not place.exists()
     with fb.connect(server.url, model="news", token=token, state_dir=place) as agent:
         agent.observe([1.0, 0.0, 0.0], 1.0)
@@ -142,7 +142,7 @@ def test_a_damaged_or_newer_journal_is_a_failure(tmp_path: Path) -> None:
             (place / "journal.db").write_bytes(b"SQLite format 3\x00" + bytes(4096))
         else:
             with sqlite3.connect(place / "journal.db") as db:
-                db.execute(f"PRAGMA application_id = {checks.APPLICATION_ID if name == 'newer' else 7}")
+                db.execute(f"PRAGMA application_id = {doctor_checks.APPLICATION_ID if name == 'newer' else 7}")
                 db.execute("PRAGMA user_version = 999")
                 db.execute("CREATE TABLE state (agent, model)")
             db.close()

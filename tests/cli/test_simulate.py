@@ -9,8 +9,10 @@ import sys
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import fedbandit as fb
+from fedbandit.cli.main import app
 from fedbandit.cli.simulate import COLUMNS
 
 FIELDS = {"algorithm", "seed", *COLUMNS}
@@ -56,6 +58,7 @@ def test_the_table_is_for_people() -> None:
     assert done.returncode == 0, done.stderr
     assert "dislinucb" in done.stdout
     assert "±" in done.stdout
+    assert "mean ± standard deviation between seeds" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -83,9 +86,26 @@ def test_a_radius_can_be_named() -> None:
 
 
 def test_traces_can_be_saved(tmp_path) -> None:
-    fedbandit(f"simulate --rounds 50 --save {tmp_path} --json")
-    assert fb.Trace.load(tmp_path / "fedlinucb-0.npz").rounds[-1] == 50
+    saved = []
+    for options in ([], ["--alpha", "3"], ["--participation", "zipf"], ["--dim", "5"], []):
+        command = ["--rounds", "50", "--seeds", "2", "--save", str(tmp_path), "--json", *options]
+        assert CliRunner().invoke(app, ["simulate", *command]).exit_code == 0
+        saved.append(sorted(tmp_path.iterdir()))
+    # Another setting is another file; the same run again is the same file.
+    assert [len(files) for files in saved] == [2, 4, 6, 8, 8]
+    traces = [fb.Trace.load(path) for path in saved[-1]]
+    assert {(trace.about["rule"]["alpha"], trace.about["seed"]) for trace in traces} >= {(1.0, 0), (3.0, 1)}
+    assert all(trace.rounds[-1] == 50 and trace.id in path.name for trace, path in zip(traces, saved[-1], strict=True))
+    assert traces[0].about["fedbandit"] == fb.__version__
+    assert {trace.about["participation"]["name"] for trace in traces} == {"uniform", "zipf"}
 
 
 def test_the_version_is_printed() -> None:
     assert fedbandit("--version").stdout.strip() == f"fedbandit {fb.__version__}"
+
+
+def test_a_radius_without_a_proof_is_a_sentence_on_standard_error_and_the_run_goes_on() -> None:
+    done = fedbandit("simulate --algorithm async-linucb --beta exogenous --agents 3 --rounds 100 --json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("fedbandit: warning: fb.radius.exogenous has no proof for AsyncLinUCB")
+    assert len(done.stderr.splitlines()) == 1 and json.loads(done.stdout)

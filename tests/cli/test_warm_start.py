@@ -10,8 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 import fedbandit as fb
+from fedbandit.cli.models import app as models
 from tests.live import LiveServer, running_server
 
 
@@ -63,3 +66,93 @@ def test_a_history_that_does_not_fit_leaves_no_model_behind(server: LiveServer, 
     assert refused.returncode == 2
     assert "implausible_upload" in refused.stderr
     assert "unknown_model" in fedbandit(server, "models", "show", "misfit").stderr
+
+
+def in_process(server: LiveServer, *words: str) -> Result:
+    return CliRunner().invoke(models, [*words, "--url", server.url, "--token", server.admin_token])
+
+
+ARMS_LOG = [("tea", 0.5, 1.0), ("milk", 0.25, 0.0), ("tea", 1.0, 2.0), ("milk", 0.5, 0.5)] * 5
+
+
+def write_arms(path: Path) -> Path:
+    rows = [f"shop-{i % 2},{arm},{hour},{reward}" for i, (arm, hour, reward) in enumerate(ARMS_LOG)]
+    path.write_text("\n".join(["agent,action,hour,reward", *rows]) + "\n")
+    return path
+
+
+def expected_by_arm(arm: str) -> np.ndarray:
+    X = np.array([[hour, 1.0] for name, hour, _ in ARMS_LOG if name == arm])
+    y = np.array([reward for name, _, reward in ARMS_LOG if name == arm])
+    return np.linalg.solve(np.eye(2) + X.T @ X, X.T @ y)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "order"),
+    [
+        ("sorted", [], ["milk", "tea"]),
+        ("given", ["--arms", "tea,milk"], ["tea", "milk"]),
+        ("named", ["--features", "1@tea,hour@tea,1@milk,hour@milk"], ["tea", "milk"]),
+    ],
+)
+def test_arms_have_an_order_that_is_said_and_rows_are_made_by_name(
+    server: LiveServer, tmp_path: Path, name: str, options: list[str], order: list[str]
+) -> None:
+    log = write_arms(tmp_path / "log.csv")
+    done = in_process(server, "create", name, "--warm-start", str(log), "--json", *options)
+    assert done.exit_code == 0, done.output
+    assert f"arms, in the order of their columns: {', '.join(order)}" in done.stderr
+    features = json.loads(done.stdout)["features"]
+    assert list(dict.fromkeys(text.partition("@")[2] for text in features)) == order
+    with fb.connect(server.url, model=name, token=server.add_agent(name, "shop-9")) as agent:
+        assert agent.features == tuple(features)
+        for arms in (["tea", "milk"], ["milk", "tea"], ["tea"]):  # the caller's order, and only what is on offer
+            rows = fb.arm_features({"hour": 0.5}, arms, features=agent.features)
+            predicted = agent.predict(rows)
+            expected = [np.array([0.5, 1.0]) @ expected_by_arm(arm) for arm in arms]
+            np.testing.assert_allclose(predicted, expected, rtol=1e-9)
+        other = fb.arm_features([0.5], ["tea"], features=("hour@tea", "1@tea", "hour@soup", "1@soup"))
+        with pytest.raises(fb.errors.FeatureMismatch):
+            agent.choose(other)
+        with pytest.warns(fb.errors.UnnamedArms, match=f"in the order {', '.join(order)}"):
+            agent.choose(fb.block_features([0.5], 2))
+        agent.choose(fb.block_features([0.5], 2))  # once is enough
+
+
+def test_columns_of_a_warm_start_are_taken_by_the_names_that_are_given(server: LiveServer, tmp_path: Path) -> None:
+    X, y = write_log(tmp_path / "log.csv")
+    words = [
+        "models",
+        "create",
+        "turned",
+        "--warm-start",
+        str(tmp_path / "log.csv"),
+        "--features",
+        "age,price",
+        "--json",
+    ]
+    done = fedbandit(server, *words)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["features"] == ["age", "price"]
+    with fb.connect(server.url, model="turned", token=server.add_agent("turned", "shop-9")) as agent:
+        expected = np.linalg.solve(np.eye(2) + X.T @ X, X.T @ y)[::-1]
+        np.testing.assert_allclose(agent.predict(np.eye(2)), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--arms", "tea"], "the log has the arms milk"),
+        (["--arms", "tea,tea,milk"], "every arm once"),
+        (["--features", "hour@tea,1@tea,hour@soup,1@soup"], "the log has the arms milk"),
+        (["--features", "minute@tea,1@tea,minute@milk,1@milk"], "expected the columns ['minute']"),
+        (["--features", "hour@tea,hour@milk"], "the log lacks"),
+    ],
+)
+def test_arms_that_do_not_fit_the_log_are_named_errors(
+    server: LiveServer, tmp_path: Path, options: list[str], words: str
+) -> None:
+    log = write_arms(tmp_path / "log.csv")
+    done = in_process(server, "create", "misfit", "--warm-start", str(log), *options)
+    assert isinstance(done.exception, fb.errors.FedbanditError)
+    assert words in str(done.exception)

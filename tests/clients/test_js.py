@@ -185,5 +185,5 @@ def test_a_mixed_fleet_counts_every_observation_once(tmp_path: Path) -> None:
     expected = np.frombuffer(packed_bytes(total)) + sum(np.array(result["total"]) for result in results)
     assert np.array_equal(codec.numbers_of(reply), expected)
     assert shown["n_obs"] == 60 + 5 * ROUNDS
-    assert all(result["waiting"] == 0 and result["inFlight"] is None for result in results[1:])
+    assert all(result["unsent"] == 0 and result["inFlight"] is None for result in results[1:])
     assert all(result["uploads"] > 0 for result in results), "the trigger was at work"

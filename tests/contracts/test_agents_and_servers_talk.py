@@ -11,7 +11,8 @@ import pytest
 import fedbandit as fb
 from fedbandit import errors
 from fedbandit.algorithms.catalog import rule_from_dict
-from fedbandit.simulation.runner import Fleet
+from fedbandit.algorithms.rules import deliberate_radius
+from fedbandit.simulation.runner import SimulatedFleet
 from tests.builders import RULE_NAMES, UPLOADING, make_rule, play, play_round, rows, state_of, stats_of
 
 every_rule = pytest.mark.parametrize("name", RULE_NAMES)
@@ -160,7 +161,7 @@ def test_a_saved_fleet_continues_with_identical_choices_and_uploads(name, way, n
         return fb.load(thing.to_bytes()) if way == "bytes" else pickle.loads(pickle.dumps(thing))
 
     original = play(make_rule(name), n_before)
-    restored = Fleet(original.rule, 2)
+    restored = SimulatedFleet(original.rule, 2)
     restored.server = copy(original.server)
     restored.agents = {key: copy(agent) for key, agent in original.agents.items()}
     rng = np.random.default_rng(1)
@@ -196,7 +197,8 @@ def test_waiting_decisions_columns_and_uploads_in_flight_are_saved(name):
 
 @every_rule
 def test_a_rule_survives_the_trip_through_plain_values(name):
-    rule = make_rule(name, beta=fb.radius.exogenous(noise_scale=0.2), features=["a", "b", "c"])
+    with deliberate_radius():
+        rule = make_rule(name, beta=fb.radius.exogenous(noise_scale=0.2), features=["a", "b", "c"])
     data = json.loads(json.dumps(rule.to_dict()))
     assert rule_from_dict(data) == rule
     with pytest.raises(errors.InvalidParameter, match="cannot be made"):

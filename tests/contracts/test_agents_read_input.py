@@ -9,7 +9,7 @@ import pytest
 
 import fedbandit as fb
 from fedbandit import errors
-from fedbandit.simulation.runner import Fleet
+from fedbandit.simulation.runner import SimulatedFleet
 from tests.builders import RULE_NAMES, make_rule, play, rows, state_of
 
 every_rule = pytest.mark.parametrize("name", RULE_NAMES)
@@ -134,7 +134,7 @@ def test_a_bad_reward_leaves_its_decision_open(name):
 
 @every_rule
 def test_the_largest_numbers_that_pass_never_turn_into_nan(name):
-    fleet = Fleet(make_rule(name, lam=1e-6), 2)
+    fleet = SimulatedFleet(make_rule(name, lam=1e-6), 2)
     for i in range(40):
         x = np.array([1e70, 1.0, 1e-70]) if i % 2 else np.array([1e-50, 1e50, 1.0])
         upload = fleet.agent(str(i % 2)).observe(x, 1e70 if i % 3 else -1e50)

@@ -196,7 +196,7 @@ def test_a_model_tells_its_settings(deployment):
     fleet = deployment.fleet("a", dim=3, **settings)
     shown = deployment.next().call("GET", fleet.path, token=fleet.tokens["a"])
     assert {key: shown[key] for key in settings} == settings
-    assert (shown["dim"], shown["n_agents"], shown["version"], shown["reward_bound"]) == (3, 1, 0, None)
+    assert (shown["dim"], shown["n_agents"], shown["version"], shown["reward_bound"]) == (3, 1, 0, 1e9)  # the default
     assert shown["effective_alpha"] == 0.5
     assert fleet.sent("a").settings == shown["settings"]
 

@@ -10,6 +10,7 @@ from fedbandit.errors import (
     AlreadyExists,
     DimensionMismatch,
     Forbidden,
+    ModelChanged,
     SequenceConflict,
     SequenceGap,
     StaleIncarnation,
@@ -17,11 +18,20 @@ from fedbandit.errors import (
     UnknownAgent,
     UnknownModel,
 )
-from fedbandit.service.ledger import Acknowledged
-from fedbandit.service.stores.base import MAX_EVENTS, MAX_SAMPLES, Event, Fleet, Note, PageQuery, Sample, Store
+from fedbandit.service.exchange.ledger import Acknowledged
+from fedbandit.service.stores.base import (
+    MAX_EVENTS,
+    MAX_SAMPLES,
+    Event,
+    FleetSummary,
+    HistoryEntry,
+    PageQuery,
+    Sample,
+    Store,
+)
 from fedbandit.service.stores.memory import MemoryStore
 from fedbandit.service.stores.postgres import PostgresStore
-from fedbandit.service.stores.sqlite import SqliteStore
+from fedbandit.service.stores.sqlite.store import SqliteStore
 from tests.service.uploads import TOKEN, folded, incoming, settings
 
 pytestmark = pytest.mark.anyio
@@ -139,11 +149,11 @@ async def test_uploads_are_added_in_order_to_the_last_bit(store):
 def real_upload(agent, sequence, X, y):
     from fedbandit.algorithms.messages import digest_of, packed_bytes
     from fedbandit.core.statistics import SufficientStats
-    from fedbandit.service.ledger import Incoming
+    from fedbandit.service.exchange.ledger import IncomingUpload
 
     stats = packed_bytes(SufficientStats.of(X, y))
     numbers = np.frombuffer(stats, dtype="<f8")
-    return Incoming(agent, "life", sequence, digest_of(stats), numbers, 0.5, token_of(agent), n_bytes=len(stats))
+    return IncomingUpload(agent, "life", sequence, digest_of(stats), numbers, 0.5, token_of(agent), n_bytes=len(stats))
 
 
 async def test_a_batch_answers_every_upload_with_the_state_after_all(store):
@@ -232,7 +242,11 @@ async def test_an_agent_is_seen_with_its_sums(store):
     assert (agent.n_uploads, agent.sequence, agent.last_seen, agent.created) == (2, 2, 2000.0, NOW)
     assert agent.n_obs == int(np.frombuffer(total)[-3]) == 8
     assert (agent.growth, agent.growth_most) == (2.0, 2.0)
-    assert np.array_equal(np.frombuffer(total), upload().numbers + upload(sequence=2).numbers)
+    await merged(store, upload(sequence=3, growth=0.5))
+    agent, model = await store.agent("news", "a"), await store.load("news")
+    assert (agent.growth, agent.growth_most, model.growth.most) == (0.5, 2.0, 2.0), "the largest ever stays"
+    total = await store.contribution("news", "a")
+    assert np.array_equal(np.frombuffer(total), sum(upload(sequence=i).numbers for i in (1, 2, 3)))
     assert await store.contribution("news", "b") == upload("b").numbers.tobytes()
 
 
@@ -243,6 +257,16 @@ async def test_effective_alpha_is_what_agents_reported(store):
     assert (await store.load("news")).effective_alpha == 1.0
     await merged(store, upload(sequence=2, growth=2.0))
     assert (await store.load("news")).effective_alpha == pytest.approx(np.expm1(2.0))
+
+
+async def test_effective_alpha_is_that_of_recent_uploads(store):
+    await fleet(store, "a")
+    await merged(store, upload(growth=3.0))
+    for first in (2, 514):
+        await store.merge("news", [upload(sequence=i, growth=0.1) for i in range(first, first + 512)], now=NOW)
+    model = await store.load("news")
+    assert model.effective_alpha == 1.0, "after 1024 smaller ones a large growth is no longer recent"
+    assert model.growth.most == 3.0
 
 
 async def test_concurrent_batches_are_all_counted(store):
@@ -349,12 +373,12 @@ async def test_a_token_that_was_dropped_is_not_found_any_more(store):
 
 async def test_a_fleet_is_summed_up(store):
     await fleet(store, "a", "b", "c", "d")
-    await store.merge("news", [upload("a", waiting=7), upload("b")], now=2000.0)
-    await store.merge("news", [upload("c", waiting=3)], now=3000.0)
+    await store.merge("news", [upload("a", unsent=7), upload("b")], now=2000.0)
+    await store.merge("news", [upload("c", unsent=3)], now=3000.0)
     await store.revoke("news", "b", now=3000.0)
     summed = await store.fleet("news", since=2500.0)
     assert (summed.n_agents, summed.n_active, summed.n_silent, summed.n_revoked) == (4, 1, 1, 1)
-    assert (summed.n_waiting, summed.waiting, summed.last_seen) == (2, 10, 3000.0)
+    assert (summed.n_with_unsent, summed.unsent, summed.last_seen) == (2, 10, 3000.0)
 
 
 async def test_revoking_is_seen_at_once_and_renewing_undoes_it(store):
@@ -395,7 +419,7 @@ async def test_agents_are_paged_sorted_and_searched(store):
     assert await page(search="DEP") == (["Depot"], 1)
     assert await page(search="shop-1") == (["shop-10", "shop-11"], 2)
     assert await page(search="%") == ([], 0)
-    for sort in ("last_seen", "created", "growth", "waiting", "mean_reward", "n_obs"):
+    for sort in ("last_seen", "created", "growth", "unsent", "mean_reward", "n_obs"):
         assert (await page(sort=sort))[1] == 13
 
 
@@ -413,13 +437,13 @@ def sample(number: int) -> Sample:
 async def test_history_is_kept_in_order(store):
     await fleet(store)
     notes = [
-        Note("uid-news", event(1)),
-        Note("uid-news", sample(1)),
-        Note("uid-news", event(2)),
-        Note("gone", event(3)),
+        HistoryEntry("uid-news", event(1)),
+        HistoryEntry("uid-news", sample(1)),
+        HistoryEntry("uid-news", event(2)),
+        HistoryEntry("gone", event(3)),
     ]
     await store.record(notes)
-    await store.record([Note("uid-news", sample(2))])
+    await store.record([HistoryEntry("uid-news", sample(2))])
     assert await store.events("news") == [event(2), event(1)]
     assert await store.events("news", limit=1) == [event(2)]
     assert await store.samples("news") == [sample(1), sample(2)]
@@ -429,7 +453,7 @@ async def test_history_is_bounded(store):
     await fleet(store)
     for begin in range(0, 3 * MAX_SAMPLES, 200):
         numbers = range(begin, begin + 200)
-        await store.record([Note("uid-news", make(number)) for number in numbers for make in (event, sample)])
+        await store.record([HistoryEntry("uid-news", make(number)) for number in numbers for make in (event, sample)])
     events, samples = await store.events("news", limit=10_000), await store.samples("news")
     assert len(events) == MAX_EVENTS
     assert events[0] == event(3 * MAX_SAMPLES - 1)
@@ -446,13 +470,38 @@ async def test_a_fleet_is_counted(store):
     await fleet(store, "a", "b", "c")
     empty = await store.fleet("news", since=NOW)
     assert (empty.n_agents, empty.n_active, empty.n_silent, empty.last_seen) == (3, 0, 3, None)
-    await store.merge("news", [upload("a")._replace(waiting=7), upload("b")._replace(waiting=0)], now=NOW)
+    await store.merge("news", [upload("a")._replace(unsent=7), upload("b")._replace(unsent=0)], now=NOW)
     await store.revoke("news", "c", now=NOW)
     found = await store.fleet("news", since=NOW)
     assert (found.n_agents, found.n_active, found.n_silent, found.n_revoked) == (3, 2, 1, 1)
-    assert (found.n_waiting, found.waiting, found.last_seen) == (1, 7, NOW)
+    assert (found.n_with_unsent, found.unsent, found.last_seen) == (1, 7, NOW)
     assert (await store.fleet("news", since=NOW + 1)).n_active == 0
     await store.create(settings("ads"), uid="ads", now=NOW)
-    assert await store.fleet("ads", since=NOW) == Fleet()
+    assert await store.fleet("ads", since=NOW) == FleetSummary()
     with pytest.raises(UnknownModel):
         await store.fleet("nowhere", since=NOW)
+
+
+# -- names, and models of the same name
+
+
+async def test_an_upload_that_was_checked_for_another_model_of_this_name_is_not_merged(store):
+    await fleet(store, "a")
+    refused = await outcome(store, upload()._replace(uid="the one before"))
+    assert isinstance(refused, ModelChanged)
+    assert (await store.state("news")).packed == folded()
+    assert await outcome(store, upload()._replace(uid="uid-news")) == Acknowledged(1, True)
+
+
+async def test_a_name_with_a_nul_names_nothing(store):
+    await fleet(store, "a")
+    for call in (store.load, store.state, store.delete, store.events, store.samples):
+        with pytest.raises(UnknownModel):
+            await call("ne\0ws")
+    with pytest.raises(UnknownModel):
+        await merged(store, upload(), model="ne\0ws")
+    with pytest.raises(UnknownAgent):
+        await store.agent("news", "a\0")
+    with pytest.raises(UnknownAgent):
+        await store.forget("news", "a\0", now=NOW)
+    assert await store.drop_token("a\0") is False

@@ -11,8 +11,8 @@ import fedbandit as fb
 from fedbandit.algorithms.messages import Upload
 from fedbandit.errors import NotReachable, Refused
 from fedbandit.sdk import HttpTransport, LocalServer
-from fedbandit.sdk.terms import terms_of
 from fedbandit.wire.codec import download_of, encode, request_of
+from fedbandit.wire.settings import ModelDescription
 from tests.live import running_server
 from tests.sdk.stub import running_stub
 
@@ -53,10 +53,10 @@ def send(transport, *args, **changes):
 
 
 def test_it_describes_the_model(transport):
-    terms = terms_of(transport.describe(timeout_s=10.0))
-    assert terms.rule.to_dict() == RULE.to_dict()
-    assert (terms.model, terms.agent_id) == ("local", "a")
-    assert terms.settings
+    found = ModelDescription.from_dict(transport.describe(timeout_s=10.0))
+    assert found.settings.rule().to_dict() == RULE.to_dict()
+    assert (found.settings.name, found.agent_id) == ("local", "a")
+    assert found.settings_id
 
 
 def test_an_upload_is_merged_and_answered_with_the_state(transport):
@@ -88,7 +88,7 @@ def test_a_tag_that_comes_with_the_answer_to_an_upload_recognises_the_state(tran
 
 
 def test_settings_are_named_alike_everywhere(transport):
-    settings = terms_of(transport.describe(timeout_s=10.0)).settings
+    settings = ModelDescription.from_dict(transport.describe(timeout_s=10.0)).settings_id
     assert transport.state("life", None, timeout_s=10.0).reply.settings == settings
     assert transport.sync(encode(request_of(upload())), timeout_s=10.0).reply.settings == settings
 

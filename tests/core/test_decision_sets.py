@@ -6,13 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbandit import Ball, RidgeModel, SufficientStats
-from fedbandit.core.decision_sets import (
-    DecisionSet,
-    Width,
-    farthest_point,
-    first_best,
-    top_indices,
-)
+from fedbandit.core.decision_sets import DecisionSet, Width, farthest_point, first_best, top_indices
 from fedbandit.errors import DimensionMismatch, InvalidParameter
 
 
@@ -85,6 +79,17 @@ def test_the_ball_finds_what_brute_force_finds(dim, seed):
     assert np.linalg.norm(x) == pytest.approx(1.0)
     found = brute_force(theta_hat, inverse, beta)
     assert value(x, theta_hat, inverse, beta) == pytest.approx(found, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_optimist_of_the_ball_is_a_stationary_point_to_the_last_digits(seed):
+    """At the optimum the gradient θ̂ + βΣ⁻¹x/‖x‖_{Σ⁻¹} points along x."""
+    rng = np.random.default_rng(seed)
+    inverse, _ = spd(10.0 ** rng.uniform(-2, 1, size=4), seed)
+    theta_hat, beta = rng.standard_normal(4), 10.0 ** rng.uniform(-1, 1)
+    x = Ball(4).best(theta_hat, Width(inverse), beta)
+    gradient = theta_hat + beta * inverse @ x / float(Width(inverse)(x))
+    np.testing.assert_allclose(gradient / np.linalg.norm(gradient), x, atol=1e-9)
 
 
 @pytest.mark.parametrize("strength", [0.0, 1e-14, 0.3, 0.699, 0.701, 3.0])

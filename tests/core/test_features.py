@@ -4,6 +4,8 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,3 +117,13 @@ def test_signs_and_columns_are_spread_evenly():
 def test_records_that_cannot_be_used_are_a_named_error(records, error):
     with pytest.raises(error):
         fb.HashingFeatures(dim=8)(records)
+
+
+def test_the_lines_of_a_data_frame_are_records():
+    frame = pd.DataFrame({"hour": [0.5, 0.25], "item": ["tea", "milk"]})
+    hashing = fb.HashingFeatures(dim=64)
+    expected = hashing(frame.to_dict("records"))
+    np.testing.assert_array_equal(hashing(frame), expected)
+    np.testing.assert_array_equal(hashing(pa.Table.from_pandas(frame)), expected)
+    with pytest.raises(InvalidInput, match="a record as a dictionary"):
+        hashing(["hour", "item"])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbandit import RidgeModel, SufficientStats
-from fedbandit.core.growth import GrowthTracker, exceeds
+from fedbandit.core.growth import MAX_GROWTH, TOGETHER, GrowthTracker, exceeds
 from fedbandit.core.ridge import factorise
 from fedbandit.core.statistics import RunningStats
 
@@ -143,8 +143,9 @@ def test_growth_adds_up_over_rebases_and_never_falls(dim, seed, rebases):
     total = 0.0
     for rebase in rebases:
         before = tracked.tracker.value
-        assert tracked.tracker.observe(rng.standard_normal(dim)) >= before
-        tracked.local.Sigma[:] = np.linalg.inv(tracked.tracker.P) - tracked.model.stats.Sigma
+        x = rng.standard_normal(dim)
+        assert tracked.tracker.observe(x) >= before
+        tracked.local.observe(x, 0.0)
         if rebase:
             total += tracked.tracker.value
             tracked.tracker.rebase()
@@ -187,3 +188,42 @@ def test_nothing_exceeds_infinity_and_any_growth_exceeds_zero():
     assert not exceeds(1e300, np.inf)
     assert exceeds(1e-300, 0.0)
     assert not exceeds(0.0, 0.0)
+
+
+@given(st.integers(1, 40), st.integers(0, 3 * TOGETHER), st.integers(0, 2**32 - 1))
+def test_rows_that_are_added_together_count_as_rows_one_by_one(dim, n_rows, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_rows, dim)) * rng.uniform(0.1, 3.0)
+    one_by_one, together = (GrowthTracker(np.eye(dim), 0.0) for _ in range(2))
+    for x in X:
+        one_by_one.observe(x)
+    assert together.observe_rows(X) == together.value
+    assert together.value == pytest.approx(one_by_one.value, rel=1e-11, abs=1e-13)
+    np.testing.assert_allclose(together.P, one_by_one.P, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(together.P, together.P.T)
+    assert together.is_stale == one_by_one.is_stale and together._steps == n_rows
+    assert together._steepest >= one_by_one._steepest * (1.0 - 1e-9)
+
+
+@pytest.mark.parametrize("n_together", [1, 50])
+def test_small_steps_cost_no_digits_however_much_they_add_up_to(n_together):
+    tracked = Tracked(30, 1.0)
+    rng = np.random.default_rng(1)
+    for _ in range(2000 // n_together):
+        X = rng.standard_normal((n_together, 30)) * 5.0
+        for x in X:
+            tracked.local.observe(x, 0.0)
+        tracked.tracker.observe_rows(X)
+    assert tracked.tracker.value > 20.0 * MAX_GROWTH
+    assert not tracked.tracker.is_overdue
+    assert tracked.drift() < 1e-11
+
+
+@pytest.mark.parametrize("n_together", [1, 50])
+def test_a_step_that_costs_digits_cannot_be_put_off(n_together):
+    tracker = GrowthTracker(np.eye(8), 0.0)
+    X = np.random.default_rng(0).standard_normal((n_together, 8))
+    tracker.observe_rows(X)
+    assert not tracker.is_overdue
+    tracker.observe_rows(1e4 * X)
+    assert tracker.is_overdue

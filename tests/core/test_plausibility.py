@@ -88,7 +88,7 @@ def test_a_number_too_large_to_add_is_refused(value):
 def test_a_count_that_is_no_count_is_refused(n_obs):
     numbers = honest()
     numbers[-3] = n_obs
-    with pytest.raises(ImplausibleUpload, match="n_obs"):
+    with pytest.raises(ImplausibleUpload, match="expected a whole n_obs"):
         require_plausible(numbers, 4)
 
 

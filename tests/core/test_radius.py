@@ -76,3 +76,18 @@ def test_a_number_becomes_a_fixed_radius_and_a_radius_stays():
 def test_numbers_outside_their_range_are_named_errors(make):
     with pytest.raises(InvalidParameter):
         make()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"kind": "exogenous", "beta": 1.0, "noise_scale": 0.1}, "it has no beta"),
+        ({"kind": "exogenous"}, "needs noise_scale, which is missing"),
+        ({"kind": "paper", "delta": 0.1}, "needs n_agents, n_rounds, noise_scale, which are missing"),
+        ({"kind": "other"}, "expected a radius of kind"),
+        ("exogenous", "a dictionary with its kind"),
+    ],
+)
+def test_a_radius_that_cannot_be_made_says_what_it_takes(data, words):
+    with pytest.raises(InvalidParameter, match=words):
+        radius.from_dict(data)

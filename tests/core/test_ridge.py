@@ -94,3 +94,28 @@ def test_a_model_computes_once_and_shares_read_only_arrays():
         assert getattr(model, name) is array
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1.0
+
+
+@pytest.mark.parametrize("dim", [1, 2, 10, 60])
+def test_the_spread_bounds_every_width_and_is_nearly_reached(dim):
+    rng = np.random.default_rng(dim)
+    for seed in range(20):
+        # One direction that nobody looked at: λ_max(Σ⁻¹) = 1/λ is then alone at the top, and the bound tight.
+        X = rng.standard_normal((3 * dim, dim)) * 10.0 ** rng.uniform(-1, 1)
+        X[:, 0] = 0.0
+        model = ridge(X, np.ones(len(X)), 10.0 ** rng.uniform(-2, 2))
+        largest = np.sqrt(np.linalg.eigvalsh(model.inverse)[-1])
+        assert largest <= model.spread <= largest * 1.04 ** max(1.0, np.log10(dim)), seed
+
+
+def test_a_search_by_bounds_keeps_the_action_that_only_its_width_makes_best():
+    # e₁ was never played, so ‖e₁‖_{Σ⁻¹} = 1/√λ is the spread itself. Its upper bound exceeds that of the row with the
+    # largest mean by 1 %: a spread that is 3 % too small would drop it before its width is computed.
+    stats = SufficientStats.prior(dim=2, lam=1.0) + SufficientStats.of([[0.0, 1.0]] * 100, [1.0] * 100)
+    model = RidgeModel(stats)
+    e1, e2 = np.eye(2)
+    size = 1.01 * float(model.upper(e2[None], 1.0)[0])
+    X = np.vstack([np.tile(0.1 * e1, (50, 1)), size * e1, e2])
+    rows = model.contenders(X, 1.0)
+    assert rows is not None and 50 in rows
+    assert int(model.upper(X, 1.0).argmax()) == 50

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedbandit import SufficientStats
-from fedbandit.core.statistics import RunningStats, pack_symmetric, packed_length, unpack_symmetric
+from fedbandit.core.statistics import BLOCK, RunningStats, pack_symmetric, packed_length, unpack_symmetric
 from fedbandit.errors import DimensionMismatch, EmptyDecisionSet, NotFinite
 from tests.builders import assert_stats_close, rows, stats_of
 
@@ -62,6 +62,46 @@ def test_a_buffer_takes_sums_from_elsewhere_and_clears():
     assert_stats_close(running.snapshot(), expected)
     running.clear()
     assert running.snapshot() == SufficientStats.zeros(3)
+
+
+def test_a_long_run_of_pairs_is_summed_without_anybody_looking():
+    X, y = np.random.default_rng(0).integers(-3, 4, size=(100, 3)).astype(float), np.arange(100.0)
+    running = RunningStats(3)
+    for x, reward in zip(X, y, strict=True):
+        running.observe(x, reward)
+    assert running.snapshot() == SufficientStats.of(X, y)
+
+
+def test_pairs_are_counted_before_anybody_looks_at_their_sums():
+    running = RunningStats(2)
+    for n in range(70):
+        assert running.n_obs == n
+        running.observe(np.ones(2), 1.0)
+
+
+def test_a_block_that_an_exception_kept_from_being_added_is_added_by_the_next_pair(monkeypatch):
+    def interrupted(running):
+        raise KeyboardInterrupt
+
+    X, y = np.random.default_rng(0).integers(-3, 4, size=(100, 3)).astype(float), np.arange(100.0)
+    running = RunningStats(3)
+    for n, (x, reward) in enumerate(zip(X, y, strict=True)):
+        with monkeypatch.context() as patch:
+            if n % BLOCK == BLOCK - 1:
+                patch.setattr(RunningStats, "snapshot", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    running.observe(x, reward)
+            else:
+                running.observe(x, reward)
+        assert running.n_obs == n + 1
+    assert running.snapshot() == SufficientStats.of(X, y)
+
+
+def test_clearing_also_drops_the_pairs_that_are_not_summed_yet():
+    running = RunningStats(2)
+    running.observe(np.ones(2), 1.0)
+    running.clear()
+    assert running.snapshot() == SufficientStats.zeros(2)
 
 
 def test_a_snapshot_does_not_follow_its_buffer_and_cannot_be_written():

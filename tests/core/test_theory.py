@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,14 +29,15 @@ def test_the_adaptive_radius_in_the_authors_setting():
     def radius(alpha, rho):
         return theory.adaptive_radius(rho=rho, n_agents=M, n_rounds=T, alpha=alpha, **AUTHORS)
 
-    assert 38.5 < radius(1.0, USUAL) < radius(1.0, MOST) < 42.5
-    assert 5.0 < radius(1 / M**2, USUAL) < radius(1 / M**2, MOST) < 6.5
+    assert radius(1.0, USUAL) == pytest.approx(41.3, abs=0.05) and radius(1.0, MOST) == pytest.approx(42.1, abs=0.05)
+    assert radius(1 / M**2, USUAL) == pytest.approx(6.06, abs=0.01)
+    assert radius(1 / M**2, MOST) == pytest.approx(6.30, abs=0.01)
 
 
 def test_the_exogenous_radius_in_the_authors_setting_is_about_four_and_knows_no_alpha():
     numbers = {key: AUTHORS[key] for key in ("lam", "noise_scale", "theta_bound", "delta")}
-    assert theory.exogenous_radius(rho=MOST, **numbers) == pytest.approx(4.3, abs=0.2)
-    assert theory.exogenous_radius(rho=USUAL, **numbers) == pytest.approx(4.0, abs=0.2)
+    assert theory.exogenous_radius(rho=MOST, **numbers) == pytest.approx(4.33, abs=0.01)
+    assert theory.exogenous_radius(rho=USUAL, **numbers) == pytest.approx(4.10, abs=0.01)
 
 
 def test_with_one_agent_the_adaptive_radius_is_the_exogenous_one_at_half_the_failure_probability():
@@ -103,6 +105,17 @@ def test_li_and_wangs_radius_is_the_exogenous_one_of_evenly_spread_unit_actions(
     numbers = {"lam": lam, "noise_scale": 0.1, "theta_bound": 1.0, "delta": 0.1}
     counted = theory.counted_radius(n_obs=n_obs, dim=dim, **numbers)
     assert counted == pytest.approx(theory.exogenous_radius(rho=rho, **numbers))
+
+
+@given(st.integers(1, 6), st.integers(1, 60), st.integers(0, 1000), st.sampled_from([0.1, 1.0, 10.0]))
+def test_li_and_wangs_radius_is_no_smaller_than_the_exogenous_one_for_actions_in_the_unit_ball(dim, n, seed, lam):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, dim))
+    X *= rng.uniform(0.0, 1.0, (n, 1)) / np.linalg.norm(X, axis=1, keepdims=True)
+    rho = float(np.linalg.slogdet(np.eye(dim) + X.T @ X / lam)[1])
+    numbers = {"lam": lam, "noise_scale": 0.1, "theta_bound": 1.0, "delta": 0.1}
+    counted = theory.counted_radius(n_obs=n, dim=dim, **numbers)
+    assert counted >= theory.exogenous_radius(rho=rho, **numbers) - 1e-12
 
 
 def test_options_and_values_that_have_no_radius_are_named_errors():

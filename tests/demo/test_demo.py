@@ -4,6 +4,19 @@ import subprocess
 import sys
 
 import pytest
+import urllib3
+
+from fedbandit.demo.processes import ServerProcess
+
+
+def test_the_dashboard_of_the_demo_asks_for_no_token_on_this_machine(tmp_path):
+    server = ServerProcess(tmp_path / "server", tmp_path / "server.log")
+    try:
+        answer = urllib3.request("GET", server.url, redirect=False, timeout=30.0)
+        assert answer.status == 200 and b"There is no model yet" in answer.data
+        assert urllib3.request("GET", f"{server.url}/v1/models", timeout=30.0).status == 401
+    finally:
+        server.stop()
 
 
 @pytest.mark.slow

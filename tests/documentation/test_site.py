@@ -60,7 +60,7 @@ def test_the_generated_pages_say_what_the_code_says_now() -> None:
     assert [path.name for path in stale()] == [], "run `make docs`, or python scripts/make_reference.py"
 
 
-def test_every_public_name_is_on_the_api_page() -> None:
-    text = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
-    headings = set(re.findall(r"^### fb\.(\w+)$", text, re.MULTILINE))
-    assert headings == set(fedbandit.__all__)
+def test_every_public_name_is_on_one_page_of_the_api() -> None:
+    pages = (ROOT / "docs" / "reference" / "api").glob("*.md")
+    headings = [name for page in pages for name in re.findall(r"^## fb\.(\w+)$", page.read_text(), re.MULTILINE)]
+    assert sorted(headings) == sorted(fedbandit.__all__)

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 import fedbandit as fb
-from fedbandit.experiments.drivers import Outcome
-from fedbandit.experiments.spec import SIMULATE, Spec, make_spec
+from fedbandit.experiments.drivers.base import RunOutcome
+from fedbandit.experiments.spec import SIMULATE, RunSpec, make_spec
 
 HERE = "tests.experiments.specs"
 
 
-def make_small_spec(*, driver: dict[str, Any] | None = None, n_rounds: int = 60, **rule: Any) -> Spec:
+def make_small_spec(*, driver: dict[str, Any] | None = None, n_rounds: int = 60, **rule: Any) -> RunSpec:
     """A run of milliseconds."""
     made = fb.FedLinUCB(**{"dim": 3, "alpha": 1.0, "beta": 0.5, **rule})
     world = fb.worlds.uniform(dim=3, n_actions=4)
@@ -28,25 +28,25 @@ def named(function: str, **options: Any) -> dict[str, Any]:
     return {"name": f"{HERE}:{function}", **options}
 
 
-def fine(spec: Spec, seed: int) -> Outcome:
+def fine(spec: RunSpec, seed: int) -> RunOutcome:
     """Ends well at once."""
-    return Outcome({"rounds": np.array([spec.n_rounds]), "regret": np.array([float(seed)])}, {"seed": float(seed)})
+    return RunOutcome({"rounds": np.array([spec.n_rounds]), "regret": np.array([float(seed)])}, {"seed": float(seed)})
 
 
-def slow(spec: Spec, seed: int) -> Outcome:
+def slow(spec: RunSpec, seed: int) -> RunOutcome:
     """Takes a while, then ends well."""
     time.sleep(float(spec.driver.get("seconds", 0.2)))
     return fine(spec, seed)
 
 
-def failing(spec: Spec, seed: int) -> Outcome:
+def failing(spec: RunSpec, seed: int) -> RunOutcome:
     """Raises for odd seeds."""
     if seed % 2:
         raise ArithmeticError(f"seed {seed} is odd")
     return fine(spec, seed)
 
 
-def deadly(spec: Spec, seed: int) -> Outcome:
+def deadly(spec: RunSpec, seed: int) -> RunOutcome:
     """Kills its own process for seed 1, as the kernel does when memory runs out."""
     if seed == 1:
         os.kill(os.getpid(), signal.SIGKILL)

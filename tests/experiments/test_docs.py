@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from fedbandit.experiments.figures import in_style
-from fedbandit.experiments.laboratory import conduct
+from fedbandit.experiments.output.figures import in_style
 from fedbandit.experiments.studies import STUDIES
 from fedbandit.experiments.study import Size, read_results
+from fedbandit.experiments.study_runner import conduct
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "studies.md"
 

@@ -5,10 +5,10 @@ import pytest
 
 import fedbandit as fb
 from fedbandit.errors import InvalidParameter
-from fedbandit.experiments.drivers import play
-from fedbandit.experiments.hypercube import Hypercube
-from fedbandit.experiments.mail import Post
+from fedbandit.experiments.drivers.base import play
+from fedbandit.experiments.drivers.unreliable_network import NetworkFaults
 from fedbandit.experiments.spec import make_spec
+from fedbandit.simulation.worlds.hypercube import Hypercube
 
 WORLD = fb.worlds.uniform(dim=4, n_actions=6)
 RULES = {
@@ -26,7 +26,7 @@ def run(rule, driver, *, n_agents=5, n_rounds=400, seed=0, world=WORLD):
 
 @pytest.mark.parametrize("name", RULES)
 def test_mail_without_delay_or_loss_is_the_simulator(name):
-    plain, mailed = run(RULES[name], {"name": "simulate"}), run(RULES[name], {"name": "mail"})
+    plain, mailed = run(RULES[name], {"name": "simulate"}), run(RULES[name], {"name": "unreliable-network"})
     for column in ("regret", "messages_up", "messages_down", "switches"):
         np.testing.assert_allclose(mailed.columns[column], plain.columns[column], rtol=1e-9)
 
@@ -34,32 +34,35 @@ def test_mail_without_delay_or_loss_is_the_simulator(name):
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("post", [{"delay": 30}, {"loss": 0.5}, {"delay": 7, "loss": 0.3}, {"reach": "active"}])
 def test_late_and_lost_mail_loses_no_observation(name, post):
-    facts = run(RULES[name], {"name": "mail", "patience": 20, **post}).facts
+    facts = run(RULES[name], {"name": "unreliable-network", "patience": 20, **post}).facts
     assert facts["miscounted"] == 0
 
 
 def test_delay_raises_the_effective_alpha():
-    near, far = (run(RULES["fedlinucb"], {"name": "mail", "delay": delay}).facts for delay in (0, 60))
+    near, far = (run(RULES["fedlinucb"], {"name": "unreliable-network", "delay": delay}).facts for delay in (0, 60))
     assert near["effective_alpha"] >= 0.5
     assert far["effective_alpha"] > 2 * near["effective_alpha"]
 
 
 def test_an_agent_that_waits_for_its_model_asks_once_and_not_every_round():
     rule = RULES["fedlinucb with options"]
-    near, far = (run(rule, {"name": "mail", "delay": delay, "patience": 1000}) for delay in (0, 30))
+    near, far = (run(rule, {"name": "unreliable-network", "delay": delay, "patience": 1000}) for delay in (0, 30))
     for outcome in (near, far):  # a download for each upload and for each joining agent, at most
         assert outcome.columns["messages_down"][-1] <= outcome.columns["messages_up"][-1] + 5
 
 
 def test_slow_mail_keeps_nobody_from_asking_for_a_model():
     # An agent whose next upload is due whenever a receipt comes in used to send nothing but uploads, for good.
-    spec = {"name": "mail", "delay": 40, "patience": 20}
+    spec = {"name": "unreliable-network", "delay": 40, "patience": 20}
     switches = {name: run(RULES[name], spec, n_rounds=2_000).columns["switches"][-1] for name in RULES}
     assert switches["fedlinucb with options"] > 0.5 * switches["fedlinucb"]
 
 
 def test_only_fedlinucb_needs_nobody_but_the_active_agent():
-    letters = {name: run(rule, {"name": "mail", "reach": "active"}).facts["for_others"] for name, rule in RULES.items()}
+    letters = {
+        name: run(rule, {"name": "unreliable-network", "reach": "active"}).facts["for_others"]
+        for name, rule in RULES.items()
+    }
     assert letters["fedlinucb"] == letters["fedlinucb with options"] == 0
     assert min(letters["async"], letters["dislinucb"], letters["shared"]) > 0
 
@@ -67,7 +70,7 @@ def test_only_fedlinucb_needs_nobody_but_the_active_agent():
 @pytest.mark.parametrize("bad", [{"delay": -1}, {"loss": 1.0}, {"patience": 0}, {"reach": "sometimes"}])
 def test_an_impossible_post_is_refused(bad):
     with pytest.raises(InvalidParameter):
-        Post(**bad)
+        NetworkFaults(**bad)
 
 
 def test_watching_changes_nothing():
@@ -90,7 +93,7 @@ def test_the_exogenous_radius_fails_when_the_disappointed_leave_and_only_then(se
     worst = {
         why: run(
             rule,
-            {"name": "quitting", "why": why, "rate": 0.26, "shortfall": 0.3},
+            {"name": "churn", "why": why, "rate": 0.26, "shortfall": 0.3},
             n_agents=4000,
             n_rounds=4000,
             seed=seed,
@@ -110,7 +113,7 @@ def test_the_appendix_example_biases_the_eager_server_only():
     means = [
         np.mean(
             [
-                run(rule, {"name": "two-arms"}, n_agents=300, n_rounds=600, world=world, seed=s).facts["mean_reward"]
+                run(rule, {"name": "appendix-a1"}, n_agents=300, n_rounds=600, world=world, seed=s).facts["mean_reward"]
                 for s in range(4)
             ]
         )
@@ -123,8 +126,8 @@ def test_the_appendix_example_biases_the_eager_server_only():
 
 def test_a_subfleet_of_everybody_is_the_fleet_and_of_nobody_is_alone():
     rule = fb.FedLinUCB(dim=4, alpha=0.5, beta=0.5)
-    everybody = run(rule, {"name": "subfleet", "members": 5})
-    nobody = run(rule, {"name": "subfleet", "members": 0})
+    everybody = run(rule, {"name": "partial-federation", "members": 5})
+    nobody = run(rule, {"name": "partial-federation", "members": 0})
     assert everybody.columns["regret"][-1] == run(rule, {"name": "simulate"}).columns["regret"][-1]
     alone = run(fb.OFUL(dim=4, beta=0.5), {"name": "simulate"})
     assert nobody.columns["regret"][-1] == alone.columns["regret"][-1]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbandit.experiments.figures import (
+from fedbandit.experiments.output.figures import (
     LOOKS,
     SERIES,
     _spread,
@@ -16,7 +16,7 @@ from fedbandit.experiments.figures import (
     log_ticks,
     panels,
 )
-from fedbandit.experiments.svg import inline_svg, to_svg
+from fedbandit.experiments.output.svg import inline_svg, to_svg
 
 
 def draw() -> str:

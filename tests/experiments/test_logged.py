@@ -7,8 +7,8 @@ from pyarrow import csv, parquet
 
 import fedbandit as fb
 from fedbandit.errors import DimensionMismatch, FormatError, InvalidInput
-from fedbandit.experiments.evaluation import Estimates, as_probabilities, evaluate, greedy, replay
-from fedbandit.experiments.logged import Log, columns_of, history, log_from_arrays, read_log
+from fedbandit.experiments.advice.evaluation import PolicyEstimates, as_probabilities, evaluate, greedy, replay
+from fedbandit.experiments.advice.log import DecisionData, columns_of, history, log_from_arrays, read_log
 
 DIM, K, NOISE = 4, 5, 0.3
 THETA = np.array([0.6, -0.4, 0.3, 0.1])
@@ -93,7 +93,7 @@ def test_cut_weights_bring_the_estimate_towards_the_log():
 def test_a_policy_the_log_says_nothing_about_is_called_thin():
     log, _ = logged(300, sharp=8.0)
     found = evaluate(log, greedy(-THETA))
-    assert isinstance(found, Estimates) and found.is_thin
+    assert isinstance(found, PolicyEstimates) and found.is_thin
 
 
 # -- replay
@@ -102,9 +102,9 @@ def test_a_policy_the_log_says_nothing_about_is_called_thin():
 def online(rule, n, *, seed, n_agents=3):
     """Mean reward of a rule that plays n rounds live in the same world."""
     rng = np.random.default_rng(10_000 + seed)
-    from fedbandit.simulation.runner import Fleet
+    from fedbandit.simulation.runner import SimulatedFleet
 
-    fleet, total = Fleet(rule, n_agents), 0.0
+    fleet, total = SimulatedFleet(rule, n_agents), 0.0
     for _ in range(n):
         agent = fleet.agent(str(rng.integers(n_agents)))
         offer = rng.standard_normal((K, DIM)) / np.sqrt(DIM)
@@ -144,7 +144,9 @@ def test_replay_and_weights_need_the_actions_on_offer():
         with pytest.raises(InvalidInput, match="on offer"):
             call()
     known, _ = logged(10)
-    bare = Log(known.x, known.rewards, known.agents, known.agent_names, known.feature_names, None, known.offers)
+    bare = DecisionData(
+        known.x, known.rewards, known.agents, known.agent_names, known.feature_names, None, known.offers
+    )
     with pytest.raises(InvalidInput):
         evaluate(bare, TARGET)
 

@@ -8,7 +8,7 @@ import fedbandit as fb
 from fedbandit.cli.plan import plan
 from fedbandit.errors import InvalidParameter
 from fedbandit.experiments.planner import (
-    Fleet,
+    PlannedFleet,
     Simulations,
     expected_messages,
     promise,
@@ -16,10 +16,10 @@ from fedbandit.experiments.planner import (
     small_fleet,
 )
 
-FLEET = Fleet(n_agents=60, dim=6, n_rounds=20_000)
+FLEET = PlannedFleet(n_agents=60, dim=6, n_rounds=20_000)
 
 
-def simulated(fleet: Fleet, alpha: float) -> int:
+def simulated(fleet: PlannedFleet, alpha: float) -> int:
     rule = fb.FedLinUCB(dim=fleet.dim, alpha=alpha, beta=1.0)
     world = fb.worlds.sphere(dim=fleet.dim, n_actions=10)
     return fb.simulate(rule, world, n_agents=fleet.n_agents, n_rounds=fleet.n_rounds, seed=5).n_messages
@@ -62,13 +62,13 @@ def test_the_suggested_alpha_meets_its_budget():
 
 
 def test_a_small_fleet_keeps_the_rounds_of_an_agent():
-    small = small_fleet(Fleet(n_agents=10_000, dim=5, n_rounds=10_000_000), budget=100_000)
+    small = small_fleet(PlannedFleet(n_agents=10_000, dim=5, n_rounds=10_000_000), budget=100_000)
     assert (small.n_agents, small.n_rounds) == (100, 100_000)
 
 
 def test_an_impossible_fleet_is_refused():
     with pytest.raises(InvalidParameter):
-        Fleet(n_agents=0, dim=5, n_rounds=10)
+        PlannedFleet(n_agents=0, dim=5, n_rounds=10)
 
 
 def invoke(*words: str):

@@ -4,6 +4,7 @@ import html.parser
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,12 @@ from typer.testing import CliRunner
 
 from fedbandit.cli.study import study
 from fedbandit.errors import InvalidParameter
-from fedbandit.experiments.figures import SERIES, line, panels
-from fedbandit.experiments.laboratory import conduct, present
+from fedbandit.experiments.output.figures import SERIES, line, panels
+from fedbandit.experiments.output.tables import Table
 from fedbandit.experiments.results import Cell
 from fedbandit.experiments.studies import STUDIES
-from fedbandit.experiments.study import Answer, Size, Study, load_plan, saved_plans
-from fedbandit.experiments.tables import Table
+from fedbandit.experiments.study import Size, Study, StudyAnswer, load_plan, saved_plans
+from fedbandit.experiments.study_runner import conduct, present
 from tests.experiments.specs import make_small_spec, named
 
 LOADS = {"src", "srcset", "data", "poster", "background", "action"}
@@ -51,7 +52,7 @@ def make_study(driver: str = "fine") -> Study:
         figure, (axis,) = panels(1, 1)
         line(axis, [1, 2], [1, 2], SERIES[0])
         mean = results.one(alpha=1.0).mean("regret").mean
-        return Answer(f"The mean is {mean:.2f} & that's it.", figure, "caption", [Table("t", ["x"], [[mean]])])
+        return StudyAnswer(f"The mean is {mean:.2f} & that's it.", figure, "caption", [Table("t", ["x"], [[mean]])])
 
     return Study("small", "Is it < small?", plan, analyse)
 
@@ -91,6 +92,29 @@ def test_a_study_without_runs_has_no_answer_and_says_so(tmp_path):
     one = make_study()
     conduct([one], Size("tiny"), tmp_path, n_jobs=2)
     for path in (tmp_path / "runs").rglob("*a1-*/*.parquet"):
+        path.unlink()
+    page = present([one], tmp_path, tmp_path).read_text(encoding="utf-8")
+    assert "No answer, for runs are missing" in page
+
+
+def test_a_study_that_was_interrupted_says_how_many_runs_it_has(tmp_path):
+    one = make_study()
+    conduct([one], Size("tiny"), tmp_path, n_jobs=2)
+    n_planned = len(list((tmp_path / "runs").rglob("*.parquet")))
+    next((tmp_path / "runs").rglob("*.parquet")).unlink()
+    page = present([one], tmp_path, tmp_path).read_text(encoding="utf-8")
+    assert f"From {n_planned - 1} of {n_planned} planned runs: " in page
+
+
+def test_an_interrupted_study_has_no_traceback(tmp_path):
+    """Analyses read groups by their place; a group without runs is not there."""
+
+    def analyse(results):
+        return StudyAnswer(f"{results.where(alpha=1.0)[0]['alpha']}", panels(1, 1)[0], "")
+
+    one = replace(make_study(), analyse=analyse)
+    conduct([one], Size("tiny"), tmp_path, n_jobs=2)
+    for path in (tmp_path / "runs").rglob("*.parquet"):
         path.unlink()
     page = present([one], tmp_path, tmp_path).read_text(encoding="utf-8")
     assert "No answer, for runs are missing" in page
@@ -172,4 +196,4 @@ def test_importing_the_package_or_the_command_loads_no_laboratory():
 def test_the_style_sheet_travels_with_the_package():
     import fedbandit.experiments as experiments
 
-    assert (Path(experiments.__file__).parent / "report.css").is_file()
+    assert (Path(experiments.__file__).parent / "output" / "report.css").is_file()

@@ -7,13 +7,13 @@ import pytest
 
 import fedbandit as fb
 from fedbandit.errors import FormatError, InvalidParameter
-from fedbandit.experiments.spec import Spec, make_spec
+from fedbandit.experiments.spec import RunSpec, make_spec
 from tests.experiments.specs import make_small_spec
 
 WORLD = fb.worlds.uniform(dim=15)
 
 
-def authors_spec(**rule) -> Spec:
+def authors_spec(**rule) -> RunSpec:
     made = fb.FedLinUCB(**{"dim": 15, "alpha": 1.0, "beta": 0.5, **rule})
     return make_spec(made, WORLD, n_agents=15, n_rounds=30_000)
 
@@ -47,7 +47,9 @@ def test_an_id_is_the_same_in_another_process():
             authors_spec().make_rule(), WORLD, n_agents=15, n_rounds=30_000, participation=fb.participation.zipf()
         ),
         make_spec(authors_spec().make_rule(), WORLD, n_agents=15, n_rounds=30_000, record=[10]),
-        make_spec(authors_spec().make_rule(), WORLD, n_agents=15, n_rounds=30_000, driver={"name": "mail"}),
+        make_spec(
+            authors_spec().make_rule(), WORLD, n_agents=15, n_rounds=30_000, driver={"name": "unreliable-network"}
+        ),
     ],
 )
 def test_whatever_changes_a_run_changes_its_id(other):
@@ -59,7 +61,7 @@ def test_one_and_one_point_zero_are_the_same_spec():
     assert authors_spec(alpha=1) == authors_spec(alpha=1.0)
     data = authors_spec().to_dict()
     data["world"] = {**data["world"], "noise": 0.30}
-    assert Spec.from_dict(data).id == authors_spec().id
+    assert RunSpec.from_dict(data).id == authors_spec().id
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def test_one_and_one_point_zero_are_the_same_spec():
 )
 def test_a_spec_survives_json(rule, participation):
     spec = make_spec(rule, WORLD, n_agents=3, n_rounds=3, participation=participation, record=[1, 2])
-    again = Spec.from_dict(json.loads(json.dumps(spec.to_dict())))
+    again = RunSpec.from_dict(json.loads(json.dumps(spec.to_dict())))
     assert again == spec
     assert again.id == spec.id
     assert again.make_rule().to_dict() == rule.to_dict()
@@ -89,7 +91,7 @@ def test_a_spec_survives_json(rule, participation):
 
 
 def test_a_spec_plays_what_the_objects_play():
-    from fedbandit.experiments.drivers import play
+    from fedbandit.experiments.drivers.base import play
 
     spec = make_small_spec(n_rounds=200)
     trace = fb.simulate(spec.make_rule(), spec.make_world(), n_agents=4, n_rounds=200, seed=7)
@@ -104,7 +106,7 @@ def test_a_world_of_arrays_cannot_be_named():
 
 def test_nonsense_is_a_named_error():
     with pytest.raises(FormatError):
-        Spec.from_dict({"rule": {}})
+        RunSpec.from_dict({"rule": {}})
     broken = {**make_small_spec().to_dict(), "world": {"name": "moon"}}
     with pytest.raises(InvalidParameter, match="moon"):
-        Spec.from_dict(broken).make_world()
+        RunSpec.from_dict(broken).make_world()

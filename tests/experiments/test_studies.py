@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from fedbandit.errors import InvalidParameter
-from fedbandit.experiments.figures import in_style
-from fedbandit.experiments.laboratory import conduct, present
+from fedbandit.experiments.compare import Interval
+from fedbandit.experiments.output.figures import in_style
+from fedbandit.experiments.output.tables import around, number
 from fedbandit.experiments.results import Results
-from fedbandit.experiments.store import Store
+from fedbandit.experiments.run_store import RunStore
 from fedbandit.experiments.studies import STUDIES, chosen
-from fedbandit.experiments.study import Answer, Size, Study, read_results, tasks_of
-from fedbandit.experiments.summary import Interval
+from fedbandit.experiments.study import Size, Study, StudyAnswer, read_results, tasks_of
+from fedbandit.experiments.study_runner import conduct, present
 from fedbandit.experiments.sweep import sweep
-from fedbandit.experiments.tables import around, number
 from fedbandit.simulation.worlds import WORLDS
 
 OURS = (
@@ -31,7 +31,7 @@ OURS = (
 )
 
 
-def answer_of(study: Study, root) -> tuple[Results, Answer]:
+def answer_of(study: Study, root) -> tuple[Results, StudyAnswer]:
     results = read_results(root, study.name)
     with in_style():
         return results, study.analyse(results)
@@ -41,32 +41,35 @@ def column(table, name: str) -> list:
     return [row[list(table.columns).index(name)] for row in table.rows]
 
 
-def says_table1(answer: Answer, results: Results) -> None:
+def says_table1(answer: StudyAnswer, results: Results) -> None:
     (table,) = answer.tables
-    above = [row for row in table.rows if row[-1] == "above" and row[1] in ("regret", "messages")]
-    assert ("no system's regret or messages grow faster" in answer.sentence) == (not above)
+    verdicts = [row[-1] for row in table.rows if row[1] in ("regret", "messages", "switches")]
+    assert ("faster than its line of Table 1 grows" in answer.sentence) == ("above" in verdicts)
+    clear = set(verdicts) == {"within"}
+    assert ("no system's regret, messages or switches grow faster" in answer.sentence) == clear
+    assert [axis.get_title(loc="left") for axis in answer.figure.axes[6:9]] == [f"Switches over {v}" for v in "TMd"]
     (row,) = [r for r in table.rows if r[:3] == ["FedLinUCB", "messages", "M"]]
     assert f"M^{row[5].split()[0]}" in answer.sentence
 
 
-def says_authors(answer: Answer, results: Results) -> None:
+def says_authors(answer: StudyAnswer, results: Results) -> None:
     (table,) = answer.tables
     rows = [row for row in table.rows if row[1] == "FedLinUCB α=1"]
     for row in rows:
         assert f"FedLinUCB ends at regret {number(row[3].mean)} with {number(row[6].mean)} messages" in answer.sentence
 
 
-def says_articles(answer: Answer, results: Results) -> None:
+def says_articles(answer: StudyAnswer, results: Results) -> None:
     (table,) = answer.tables
     for row in table.rows:
         if row[1] == "FedLinUCB α=1":
             assert f"to {number(row[2].mean)} with {number(row[4].mean)} messages" in answer.sentence
         if row[1] == "OFUL independent":
-            assert f"from {number(row[2].mean)}" in answer.sentence
+            assert f"from {number(row[2].mean)} of independent learners" in answer.sentence
             assert row[4].mean == 0
 
 
-def says_tradeoff(answer: Answer, results: Results) -> None:
+def says_tradeoff(answer: StudyAnswer, results: Results) -> None:
     gains, fronts = answer.tables
     verdicts = [row[5] for row in gains.rows]
     helps, known = verdicts.count("helps"), sum(verdict != "–" for verdict in verdicts)
@@ -77,7 +80,7 @@ def says_tradeoff(answer: Answer, results: Results) -> None:
     )
 
 
-def says_lower_bound(answer: Answer, results: Results) -> None:
+def says_lower_bound(answer: StudyAnswer, results: Results) -> None:
     (table,) = answer.tables
     few = [row for row in table.rows if 0 < float(row[1]) < 1]
     if few:
@@ -87,17 +90,17 @@ def says_lower_bound(answer: Answer, results: Results) -> None:
     assert shared.mean("regret").mean < alone.mean("regret").mean
 
 
-def says_bias(answer: Answer, results: Results) -> None:
+def says_bias(answer: StudyAnswer, results: Results) -> None:
     (table,) = answer.tables
     last = {row[0]: row for row in table.rows}  # the largest fleet of each policy stands last
     lazy, eager = last["FedLinUCB (lazy)"], last["Async-LinUCB (eager)"]
     assert around(lazy[2]) in answer.sentence
     assert around(eager[2]) in answer.sentence
     assert abs(lazy[2].mean) < 0.2 < eager[2].mean
-    assert ("tells the truth" in answer.sentence) == lazy[2].contains(0.0)
+    assert ("lazy policy, which is at most" in answer.sentence) == lazy[2].contains(0.0)
 
 
-def says_confidence(answer: Answer, results: Results) -> None:
+def says_confidence(answer: StudyAnswer, results: Results) -> None:
     coverage, alphas, quitting = answer.tables
     for kind in ("fixed", "exogenous", "adaptive", "paper"):
         held = [re.findall(r"\d+", row[3]) for row in coverage.rows if row[0] == kind]
@@ -110,7 +113,7 @@ def says_confidence(answer: Answer, results: Results) -> None:
     assert len(set(by_reason["nobody"].split(" of "))) == 1  # all of them
 
 
-def says_asynchrony(answer: Answer, results: Results) -> None:
+def says_asynchrony(answer: StudyAnswer, results: Results) -> None:
     (table,) = answer.tables
     letters = {row[1]: row[7] for row in table.rows if isinstance(row[7], Interval)}
     assert letters["FedLinUCB"].mean == 0
@@ -118,16 +121,16 @@ def says_asynchrony(answer: Answer, results: Results) -> None:
     assert "it sends 0 letters to inactive agents" in answer.sentence
 
 
-def says_delay(answer: Answer, results: Results) -> None:
+def says_delay(answer: StudyAnswer, results: Results) -> None:
     (table,) = answer.tables
     late = [row for row in table.rows if row[1] > 0]
     worst = max(late, key=lambda row: row[1])
-    assert f"multiply the regret by {float(worst[4].split()[0]):.1f}" in answer.sentence
+    assert f"multiply the regret by {float(worst[4].split()[0]):.1f} [" in answer.sentence
     assert "no observations were lost or counted twice" in answer.sentence
     assert all(value == 0 for group in results for value in group.fact("miscounted").values())
 
 
-def says_scaling(answer: Answer, results: Results) -> None:
+def says_scaling(answer: StudyAnswer, results: Results) -> None:
     (table,) = answer.tables
     largest = max(column(table, "M"))
     regret = {row[1]: row[2].mean for row in table.rows if row[0] == largest}
@@ -168,7 +171,7 @@ def test_an_answer_follows_its_data(tmp_path):
     sentences = []
     for seed in (0, 7):
         cells = [type(c)(c.keys, c.spec, (seed, seed + 1)) for c in study.plan(Size("tiny"))]
-        store = Store(tmp_path / str(seed))
+        store = RunStore(tmp_path / str(seed))
         sweep(store, tasks_of(cells), n_jobs=2)
         with in_style():
             sentences.append(study.analyse(Results.read(store, cells, "tiny")).sentence)

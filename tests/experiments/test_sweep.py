@@ -12,7 +12,7 @@ import pytest
 
 from fedbandit.errors import InvalidParameter
 from fedbandit.experiments import spec as spec_module
-from fedbandit.experiments.store import Store
+from fedbandit.experiments.run_store import RunStore
 from fedbandit.experiments.sweep import pending, run_one, sweep
 from tests.experiments.specs import make_small_spec, named
 
@@ -27,24 +27,24 @@ def test_every_spec_runs_with_every_seed_once(tmp_path):
     specs = [make_small_spec(), make_small_spec(alpha=2.0)]
     tasks = [(spec, seed) for spec in specs for seed in range(3)]
     seen = []
-    tally = sweep(Store(tmp_path), [*tasks, *tasks], n_jobs=2, watch=lambda f: seen.append(f.task))
+    tally = sweep(RunStore(tmp_path), [*tasks, *tasks], n_jobs=2, watch=lambda f: seen.append(f.task))
     assert (tally.n_run, tally.n_found, tally.failures) == (6, 0, ())
     assert sorted(map(str, seen)) == sorted(map(str, tasks))
     for spec, seed in tasks:
-        assert Store(tmp_path).load(spec, seed).columns["rounds"][-1] == 60
+        assert RunStore(tmp_path).load(spec, seed).columns["rounds"][-1] == 60
 
 
 def test_finished_runs_are_not_run_again(tmp_path):
     spec = make_small_spec(driver=named("fine"))
-    sweep(Store(tmp_path), [(spec, 0), (spec, 1)], n_jobs=2)
+    sweep(RunStore(tmp_path), [(spec, 0), (spec, 1)], n_jobs=2)
     before = finished_files(tmp_path)
-    tally = sweep(Store(tmp_path), [(spec, seed) for seed in range(4)], n_jobs=2)
+    tally = sweep(RunStore(tmp_path), [(spec, seed) for seed in range(4)], n_jobs=2)
     assert (tally.n_run, tally.n_found) == (2, 2)
     assert before.items() <= finished_files(tmp_path).items()
 
 
 def test_a_failing_run_is_reported_and_the_others_go_on(tmp_path):
-    store, spec = Store(tmp_path), make_small_spec(driver=named("failing"))
+    store, spec = RunStore(tmp_path), make_small_spec(driver=named("failing"))
     tally = sweep(store, [(spec, seed) for seed in range(4)], n_jobs=2)
     assert tally.n_run == 2
     assert sorted((f.seed, f.error) for f in tally.failures) == [
@@ -59,7 +59,7 @@ def test_a_failing_run_is_reported_and_the_others_go_on(tmp_path):
 
 
 def test_a_run_that_kills_its_process_takes_no_other_with_it(tmp_path):
-    store, spec = Store(tmp_path), make_small_spec(driver=named("deadly"))
+    store, spec = RunStore(tmp_path), make_small_spec(driver=named("deadly"))
     tally = sweep(store, [(spec, seed) for seed in range(6)], n_jobs=2)
     assert [(f.seed, f.error.split(":")[0]) for f in tally.failures] == [(1, "WorkerDied")]
     assert [seed for seed in range(6) if store.has(spec, seed)] == [0, 2, 3, 4, 5]
@@ -67,14 +67,14 @@ def test_a_run_that_kills_its_process_takes_no_other_with_it(tmp_path):
 
 def test_the_longest_runs_start_first():
     short, long = make_small_spec(), make_small_spec(n_rounds=600)
-    assert pending(Store("nowhere"), [(short, 0), (long, 0), (short, 1)]) == [(long, 0), (short, 0), (short, 1)]
+    assert pending(RunStore("nowhere"), [(short, 0), (long, 0), (short, 1)]) == [(long, 0), (short, 0), (short, 1)]
 
 
 def test_two_specs_with_one_id_are_refused(monkeypatch):
     monkeypatch.setattr(spec_module, "ID_DIGITS", 0)
     twins = make_small_spec(lam=1.0), make_small_spec(lam=2.0)
     with pytest.raises(InvalidParameter, match="share the id"):
-        pending(Store("nowhere"), [(twin, 0) for twin in twins])
+        pending(RunStore("nowhere"), [(twin, 0) for twin in twins])
 
 
 def test_a_run_uses_one_blas_thread_and_says_how_long_it_took():
@@ -85,12 +85,12 @@ def test_a_run_uses_one_blas_thread_and_says_how_long_it_took():
 
 PROGRAM = """
 import sys
-from fedbandit.experiments.store import Store
+from fedbandit.experiments.run_store import RunStore
 from fedbandit.experiments.sweep import sweep
 from tests.experiments.specs import make_small_spec, named
 if __name__ == "__main__":
     spec = make_small_spec(driver=named("slow", seconds=0.15))
-    sweep(Store(sys.argv[1]), [(spec, seed) for seed in range(20)], n_jobs=2)
+    sweep(RunStore(sys.argv[1]), [(spec, seed) for seed in range(20)], n_jobs=2)
 """
 
 
@@ -133,22 +133,22 @@ def test_a_sweep_resumes_after_it_was_killed(tmp_path, how):
     survived = finished_files(tmp_path)
     assert 3 <= len(survived) < 20
     spec = make_small_spec(driver=named("slow", seconds=0.15))
-    tally = sweep(Store(tmp_path), [(spec, seed) for seed in range(20)], n_jobs=2)
+    tally = sweep(RunStore(tmp_path), [(spec, seed) for seed in range(20)], n_jobs=2)
     assert tally.n_found == len(survived)
     assert tally.n_run == 20 - len(survived)
     assert survived.items() <= finished_files(tmp_path).items()  # not written again
-    assert [Store(tmp_path).load(spec, seed).facts["seed"] for seed in range(20)] == list(range(20))
+    assert [RunStore(tmp_path).load(spec, seed).facts["seed"] for seed in range(20)] == list(range(20))
 
 
 RAY_PROGRAM = """
 import sys
-from fedbandit.experiments.store import Store
+from fedbandit.experiments.run_store import RunStore
 from fedbandit.experiments.sweep import Cluster, sweep
 from tests.experiments.specs import make_small_spec, named
 if __name__ == "__main__":
     good, bad = make_small_spec(), make_small_spec(driver=named("failing"))
     tasks = [(spec, seed) for spec in (good, bad) for seed in range(4)]
-    tally = sweep(Store(sys.argv[1]), tasks, n_jobs=2, cluster=Cluster(n_cpus=2, temp_dir=sys.argv[2]))
+    tally = sweep(RunStore(sys.argv[1]), tasks, n_jobs=2, cluster=Cluster(n_cpus=2, temp_dir=sys.argv[2]))
     print(tally.n_run, len(tally.failures))
 """
 
@@ -173,8 +173,8 @@ def test_a_sweep_runs_on_a_real_ray_and_leaves_the_home_directory_alone(tmp_path
     assert run.stdout.split()[-2:] == ["6", "2"], run.stderr
     assert not (home / ".ray").exists()
     spec = make_small_spec()
-    sweep(Store(tmp_path / "local"), [(spec, 0)], n_jobs=1)
-    here, there = (Store(tmp_path / name).load(spec, 0) for name in ("local", "out"))
+    sweep(RunStore(tmp_path / "local"), [(spec, 0)], n_jobs=1)
+    here, there = (RunStore(tmp_path / name).load(spec, 0) for name in ("local", "out"))
     assert here.columns["regret"].tolist() == there.columns["regret"].tolist()
 
 
@@ -197,7 +197,7 @@ def test_ctrl_c_ends_the_command_with_130_and_what_is_finished_can_be_drawn(tmp_
         if studying.poll() is None:
             os.killpg(studying.pid, signal.SIGKILL)
     assert studying.returncode == 130, said
-    assert "the same command goes on from here" in said
+    assert "the same command resumes here" in said
     drawn = subprocess.run([*command, "--from", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert drawn.returncode == 0, drawn.stderr
     assert "arm A" in drawn.stdout

@@ -1,11 +1,11 @@
 import csv
 import io
 
+from fedbandit.experiments.compare import Interval
+from fedbandit.experiments.output.tables import Table, around, span, tidy
 from fedbandit.experiments.results import Cell, Group, Results
-from fedbandit.experiments.store import Store
-from fedbandit.experiments.summary import Interval
+from fedbandit.experiments.run_store import RunStore
 from fedbandit.experiments.sweep import sweep
-from fedbandit.experiments.tables import Table, around, span, tidy
 from tests.experiments.specs import make_small_spec
 
 
@@ -27,7 +27,7 @@ def test_numbers_have_the_digits_they_deserve():
 def test_the_tidy_table_has_every_measure_of_every_group(tmp_path):
     spec = make_small_spec()
     cell = Cell({"alpha": 1.0}, spec, (0, 1, 2))
-    store = Store(tmp_path)
+    store = RunStore(tmp_path)
     sweep(store, [(spec, seed) for seed in cell.seeds], n_jobs=2)
     results = Results([Group(cell, [store.load(spec, seed) for seed in cell.seeds])])
     table = tidy(results)

@@ -41,6 +41,25 @@ def tool(name: str) -> str:
 
 # -- lint
 
+FULL_VERSION = re.compile(r"[a-z]+:\d+(\.\d+)+-[a-z-]+")
+
+
+def test_images_name_a_full_version() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    images = [service["image"] for service in services.values() if "image" in service]
+    images += re.findall(r"^FROM (\S+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert len(images) == 3
+    for image in images:
+        assert FULL_VERSION.fullmatch(image), image
+    assert re.search(r"python:3\.11\.\d+-", images[-1])
+    assert re.search(r"postgres:16\.\d+-", images[0])
+
+
+def test_memory_is_limited() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    assert all(re.fullmatch(r"\d+g", service["mem_limit"]) for service in services.values())
+    assert re.search(r"^MemoryMax=2G$", (DEPLOY / "fedbandit.service").read_text(), re.MULTILINE)
+
 
 def test_the_dockerfile_passes_hadolint() -> None:
     done = run(tool("hadolint"), "--no-color", str(DEPLOY / "Dockerfile"))
@@ -213,7 +232,9 @@ def test_a_body_that_is_too_long_is_refused_in_the_servers_words(
         assert (answer.status, answer.json()["error"]) == (413, "body_too_large"), size
 
 
-def test_the_page_streams_and_its_cookie_is_secure(behind: tuple[LiveServer, Proxy], http: urllib3.PoolManager) -> None:
+def test_the_dashboard_streams_and_its_cookie_is_secure(
+    behind: tuple[LiveServer, Proxy], http: urllib3.PoolManager
+) -> None:
     server, proxy = behind
     url = f"https://127.0.0.1:{proxy.port}"
     login = http.request(
@@ -242,7 +263,7 @@ def test_plain_http_is_sent_to_https_and_metrics_need_a_token(
     assert http.request("GET", f"https://127.0.0.1:{proxy.port}/metrics").status == 401
 
 
-def test_the_page_of_deployment_shows_these_files_as_they_are() -> None:
+def test_the_document_about_deployment_names_these_files() -> None:
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     for name in ("fedbandit.service", "nginx.conf", "Dockerfile", "compose.yaml"):
         assert f"(../deploy/{name})" in page

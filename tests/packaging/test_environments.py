@@ -134,7 +134,7 @@ def serving(environment: Environment, folder: Path, *options: str) -> Iterator[s
 
 
 @pytest.mark.parametrize("extras", ["server", "server,postgres"])
-def test_a_server_serves_its_page_and_an_agent(
+def test_a_server_serves_its_dashboard_and_an_agent(
     built: Built, base: Environment, extras: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     environment = make_environment(tmp_path / "env", built.wheel, extras)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import fedbandit as fb
-from fedbandit.simulation.runner import Fleet
+from fedbandit.simulation.runner import SimulatedFleet
 
 DELTA = 0.1
 NOISE = 0.3
@@ -42,7 +42,7 @@ def unit(rng, *shape):
     return X / np.linalg.norm(X, axis=-1, keepdims=True)
 
 
-def play_watched(rule, *, n_agents, n_rounds, seed, reacts=False) -> tuple[Witness, Fleet]:
+def play_watched(rule, *, n_agents, n_rounds, seed, reacts=False) -> tuple[Witness, SimulatedFleet]:
     """Rounds with unit actions and |θ*| = 1, watched.
 
     With `reacts`, everything that the paper allows reacts to rewards in buffers: an agent that was disappointed is
@@ -50,7 +50,7 @@ def play_watched(rule, *, n_agents, n_rounds, seed, reacts=False) -> tuple[Witne
     """
     action_rng, noise_rng, order_rng = np.random.default_rng(seed).spawn(3)
     theta_star = unit(action_rng, rule.dim)
-    fleet, witness = Fleet(rule, n_agents), Witness()
+    fleet, witness = SimulatedFleet(rule, n_agents), Witness()
     resting = np.zeros(n_agents)
     actions = unit(action_rng, 4, rule.dim)
     for t in range(n_rounds):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import fedbandit as fb
 from fedbandit import theory
-from fedbandit.simulation.runner import Fleet
+from fedbandit.simulation.runner import SimulatedFleet
 from tests.builders import make_rule, play_round
 
 alphas = st.sampled_from([0.01, 0.1, 0.5, 1.0, 3.0])
@@ -38,7 +38,7 @@ def rounds(fleet, *, n_rounds, n_agents, seed, spread=0.0):
 @settings(max_examples=12)
 @given(alpha=alphas, lam=st.sampled_from([1e-3, 1.0, 1e3]), n_agents=st.integers(1, 4), seed=seeds)
 def test_after_every_round_no_buffer_outgrows_its_model(trigger, extra, alpha, lam, n_agents, seed):
-    fleet = Fleet(make_rule(alpha=alpha, lam=lam, trigger=trigger, **extra), n_agents)
+    fleet = SimulatedFleet(make_rule(alpha=alpha, lam=lam, trigger=trigger, **extra), n_agents)
     for _ in rounds(fleet, n_rounds=40, n_agents=n_agents, seed=seed, spread=0.5):
         everything = fleet.server.stats.Sigma
         for agent in fleet.agents.values():
@@ -55,7 +55,7 @@ def test_after_every_round_no_buffer_outgrows_its_model(trigger, extra, alpha, l
 @settings(max_examples=25)
 @given(alpha=alphas, n_agents=st.integers(1, 5), seed=seeds)
 def test_plain_messages_are_two_a_switch_and_stay_below_both_bounds(alpha, n_agents, seed):
-    fleet = Fleet(make_rule(dim=2, alpha=alpha), n_agents)
+    fleet = SimulatedFleet(make_rule(dim=2, alpha=alpha), n_agents)
     n_rounds = 120
     epochs: dict[int, int] = {}
     longest = n_seen = 0
@@ -79,7 +79,7 @@ def test_plain_messages_are_two_a_switch_and_stay_below_both_bounds(alpha, n_age
 @settings(max_examples=25)
 @given(alpha=alphas, n_agents=st.integers(1, 5), seed=seeds)
 def test_joining_adds_at_most_one_download_an_agent(alpha, n_agents, seed):
-    fleet = Fleet(make_rule(alpha=alpha, join=True), n_agents)
+    fleet = SimulatedFleet(make_rule(alpha=alpha, join=True), n_agents)
     for _ in rounds(fleet, n_rounds=60, n_agents=n_agents, seed=seed):
         assert fleet.n_down == fleet.n_up + len(fleet.agents)
         assert fleet.n_down - fleet.n_up <= n_agents
@@ -88,7 +88,7 @@ def test_joining_adds_at_most_one_download_an_agent(alpha, n_agents, seed):
 @settings(max_examples=25)
 @given(alpha=alphas, n_agents=st.integers(1, 5), seed=seeds)
 def test_arrival_may_only_drop_the_last_download_of_an_agent(alpha, n_agents, seed):
-    fleet = Fleet(make_rule(alpha=alpha, refresh="arrival"), n_agents)
+    fleet = SimulatedFleet(make_rule(alpha=alpha, refresh="arrival"), n_agents)
     for _ in rounds(fleet, n_rounds=60, n_agents=n_agents, seed=seed):
         owed = sum(agent.arrive() is not None for agent in fleet.agents.values())
         assert fleet.n_down == fleet.n_up - owed
@@ -115,7 +115,7 @@ def test_the_spectral_trigger_never_fires_earlier_on_the_same_model_and_buffer(a
 @settings(max_examples=30)
 @given(alpha=st.sampled_from([0.0, 0.1, 1.0, 5.0]), seed=seeds, dim=st.integers(1, 4))
 def test_a_single_agent_is_oful_with_rare_switching_choice_by_choice(alpha, seed, dim):
-    federated = Fleet(make_rule(dim=dim, alpha=alpha), 1)
+    federated = SimulatedFleet(make_rule(dim=dim, alpha=alpha), 1)
     alone = make_rule("oful-rare-switching", dim=dim, switching=alpha).agent("a")
     rng = np.random.default_rng(seed)
     for _ in range(80):
@@ -130,7 +130,7 @@ def test_a_single_agent_is_oful_with_rare_switching_choice_by_choice(alpha, seed
 @settings(max_examples=30)
 @given(seed=seeds, n_agents=st.integers(1, 4))
 def test_alpha_zero_shares_everything_at_an_agent_s_own_steps(seed, n_agents):
-    fleet = Fleet(make_rule(alpha=0.0), n_agents)
+    fleet = SimulatedFleet(make_rule(alpha=0.0), n_agents)
     for t, _ in enumerate(rounds(fleet, n_rounds=30, n_agents=n_agents, seed=seed), start=1):
         assert fleet.server.stats.n_obs == t
         assert fleet.n_up == fleet.n_down == t
@@ -142,7 +142,7 @@ def test_alpha_zero_shares_everything_at_an_agent_s_own_steps(seed, n_agents):
 @given(seed=seeds, n_agents=st.integers(1, 4))
 def test_alpha_infinity_leaves_every_agent_at_the_prior(seed, n_agents):
     rule = make_rule(alpha=math.inf)
-    fleet, fresh = Fleet(rule, n_agents), rule.agent("fresh")
+    fleet, fresh = SimulatedFleet(rule, n_agents), rule.agent("fresh")
     rng = np.random.default_rng(seed)
     for _ in range(40):
         X = rng.standard_normal((4, 3))
@@ -155,7 +155,7 @@ def test_alpha_infinity_leaves_every_agent_at_the_prior(seed, n_agents):
 @settings(max_examples=25)
 @given(seed=seeds, n_agents=st.integers(2, 4), alpha=alphas)
 def test_agents_that_do_not_act_are_not_disturbed(seed, n_agents, alpha):
-    fleet = Fleet(make_rule(alpha=alpha), n_agents)
+    fleet = SimulatedFleet(make_rule(alpha=alpha), n_agents)
     bystander = fleet.agent("bystander")
     for _ in rounds(fleet, n_rounds=30, n_agents=n_agents, seed=seed):
         assert bystander.model_version == 0 and bystander.n_switches == 0
@@ -165,7 +165,7 @@ def test_agents_that_do_not_act_are_not_disturbed(seed, n_agents, alpha):
 @given(seed=seeds, n_obs=st.integers(0, 30), lam=st.sampled_from([1e-6, 1.0, 1e6]))
 def test_sigma_stays_positive_definite_and_symmetric(seed, n_obs, lam):
     rng = np.random.default_rng(seed)
-    fleet = Fleet(make_rule(lam=lam, alpha=0.5), 2)
+    fleet = SimulatedFleet(make_rule(lam=lam, alpha=0.5), 2)
     for _ in range(n_obs):
         play_round(fleet, str(rng.integers(2)), rng.standard_normal((2, 3)) * 10.0 ** rng.uniform(-3, 3), 1.0)
     for stats in (fleet.server.stats, *(agent.model.stats for agent in fleet.agents.values())):

@@ -19,7 +19,7 @@ from fedbandit.algorithms.snapshot import agent_state
 from fedbandit.errors import NotReachable, Refused
 from fedbandit.sdk import LiveAgent, LocalServer, Transport, open_agent
 from fedbandit.sdk.retry import Backoff
-from fedbandit.sdk.transport import Answer
+from fedbandit.sdk.transport import TransportReply
 
 
 def make_hub(**changes: Any) -> LocalServer:
@@ -56,7 +56,7 @@ class Way:
         self._visit(timeout_s)
         return self.inner.describe(timeout_s=timeout_s)
 
-    def sync(self, body: bytes, *, timeout_s: float) -> Answer:
+    def sync(self, body: bytes, *, timeout_s: float) -> TransportReply:
         self.bodies.append(body)
         self.times.append(time.monotonic())
         self._visit(timeout_s)
@@ -70,7 +70,7 @@ class Way:
             raise NotReachable("the reply was lost")
         return answer
 
-    def state(self, incarnation: str, tag: str | None, *, timeout_s: float) -> Answer | None:
+    def state(self, incarnation: str, tag: str | None, *, timeout_s: float) -> TransportReply | None:
         self._visit(timeout_s)
         return self.inner.state(incarnation, tag, timeout_s=timeout_s)
 

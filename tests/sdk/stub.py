@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from fedbandit.errors import Refused
 from fedbandit.sdk import LocalServer
-from fedbandit.sdk.transport import Answer
+from fedbandit.sdk.transport import TransportReply
 from fedbandit.wire.codec import CONTENT_TYPE, encode
 
 Scripted = tuple[int, dict[str, str], bytes]
@@ -78,7 +78,7 @@ class Stub:
             return (304, {}, b"") if answer is None else self.message(answer)
         return 200, {"Content-Type": "application/json"}, json.dumps(way.describe(timeout_s=1.0)).encode()
 
-    def message(self, answer: Answer) -> Scripted:
+    def message(self, answer: TransportReply) -> Scripted:
         return 200, {"Content-Type": CONTENT_TYPE, "ETag": answer.tag or ""}, encode(answer.reply)
 
     def reply(self, handler: BaseHTTPRequestHandler, status: int, headers: dict[str, str], content: bytes) -> None:

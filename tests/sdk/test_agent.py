@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import threading
+import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,7 +22,7 @@ from fedbandit.errors import (
     UnknownDecision,
 )
 from fedbandit.sdk import open_agent
-from fedbandit.sdk.terms import Terms
+from fedbandit.wire.settings import ModelDescription, ModelSettings
 from tests.sdk.helpers import Way, make_hub, make_live, refused, wait_until, whole_rows
 
 X = np.eye(3)
@@ -103,7 +105,7 @@ def test_flush_sends_what_the_trigger_would_keep():
         assert hub.server.stats.n_obs == 0
         agent.flush(5.0)
         assert hub.server.stats.n_obs == 1
-        assert (agent.status().waiting, agent.status().in_flight, agent.status().exchanges) == (0, 0, 1)
+        assert (agent.status().unsent, agent.status().in_flight, agent.status().exchanges) == (0, 0, 1)
         agent.flush(5.0)
         assert agent.status().exchanges == 1  # nothing to say, nothing said
 
@@ -155,7 +157,7 @@ def test_a_refusal_is_told_and_decisions_go_on(reason, status, caplog):
         way.faults.append(refused(reason, status))
         agent.observe(X[0], 1.0)
         wait_until(lambda: agent.status().last_error is not None)
-        assert agent.status().last_error_code == "refused" and reason in str(agent.status().last_error)
+        assert agent.status().last_error_code == reason and reason in str(agent.status().last_error)
         assert agent.choose(X).index == 0
         agent.observe(X[1], 1.0)
         assert len(way.bodies) == 1  # not said again at once
@@ -267,7 +269,7 @@ def test_a_dropped_agent_ends_its_thread():
     import gc
 
     agent = make_live(make_hub())
-    thread = agent._pump._thread
+    thread = agent._background._thread
     assert thread.is_alive()
     del agent
     gc.collect()
@@ -335,28 +337,29 @@ def test_uploads_wait_for_a_smallest_batch():
         agent.observe(X[0], 1.0)
         agent.observe(X[1], 1.0)
         agent.flush(1.0)
-        assert hub.server.stats.n_obs == 0 and agent.status().waiting == 2
+        assert hub.server.stats.n_obs == 0 and agent.status().unsent == 2
         agent.observe(X[2], 1.0)
         assert hub.server.stats.n_obs == 3
 
 
 def test_what_the_server_would_refuse_is_refused_here():
-    terms = Terms("m", fb.FedLinUCB(dim=2, beta=0.5), "1", action_bound=1.0, reward_bound=2.0)
-    terms.check(np.array([0.6, 0.8]), -2.0)
+    settings = ModelSettings("m", 2, 1.0, 1.0, fb.radius.fixed(0.5), action_bound=1.0, reward_bound=2.0)
+    settings.check(np.array([0.6, 0.8]), -2.0)
     with pytest.raises(InvalidInput, match="‖x‖ ≤ 1"):
-        terms.check(np.array([1.0, 0.1]), 0.0)
+        settings.check(np.array([1.0, 0.1]), 0.0)
     with pytest.raises(InvalidInput, match=r"\|r\| ≤ 2"):
-        terms.check(np.zeros(2), 2.1)
+        settings.check(np.zeros(2), 2.1)
     with pytest.raises(InvalidInput):
-        terms.check_all(np.array([[0.1, 0.0], [2.0, 0.0], [0.1, 0.0]]), np.zeros(3))
+        settings.check_all(np.array([[0.1, 0.0], [2.0, 0.0], [0.1, 0.0]]), np.zeros(3))
     with pytest.raises(InvalidInput):
-        terms.check_all(np.array([[0.1, 0.0], [0.2, 0.0]]), np.array([-3.0, 0.0]))
+        settings.check_all(np.array([[0.1, 0.0], [0.2, 0.0]]), np.array([-3.0, 0.0]))
 
 
 def test_a_refused_row_leaves_its_decision_waiting():
     hub = make_hub()
     with make_live(hub) as agent:
-        agent._core.terms = Terms("local", hub.server.rule, "1", reward_bound=1.0)
+        settings = replace(agent._core.description.settings, reward_bound=1.0)
+        agent._core.description = ModelDescription(settings, "1")
         decision = agent.choose(X)
         with pytest.raises(InvalidInput):
             agent.observe(decision, 5.0)
@@ -370,6 +373,7 @@ def test_a_refused_row_leaves_its_decision_waiting():
         {"durability": "perhaps"},
         {"timeout_s": 0.0},
         {"refresh_after_s": -1.0},
+        {"max_exchanges_per_s": 0.0},
         {"min_upload": 0},
         {"max_pending": 0},
         {"agent": "somebody-else"},
@@ -386,3 +390,43 @@ def test_only_so_many_decisions_wait():
         assert [d.id for d in agent.pending] == [second.id, third.id]
         with pytest.raises(AlreadyObserved, match="dropped"):
             agent.observe(first, 1.0)
+
+
+class ForeignWay(Way):
+    """A way to a hub on which the answer to somebody else comes back."""
+
+    def __init__(self, hub, whose):
+        super().__init__(hub)
+        self.whose = whose
+
+    def state(self, incarnation, tag, *, timeout_s):
+        return self.whose.state(incarnation, tag, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("what", ["agent", "dimension"])
+def test_an_answer_for_somebody_else_is_refused_and_changes_nothing(what):
+    hub, other = make_hub(alpha=float("inf")), make_hub(dim=3 if what == "agent" else 4)
+    way = ForeignWay(hub, hub.transport("a"))
+    with make_live(way, sync="inline") as agent:
+        name = "b" if what == "agent" else "a"
+        with open_agent(other.transport(name), model="local", sync="inline") as foreign:
+            foreign.observe(np.eye(3 if what == "agent" else 4)[0], 1.0)
+        before = agent.model_version, agent.predict(np.eye(3)).tolist()
+        way.whose = other.transport(name)
+        with pytest.raises(Refused, match="expected 'a' and 3") as caught:
+            agent.refresh()
+        assert caught.value.reason == ("invalid_input" if what == "agent" else "dimension_mismatch")
+        assert (agent.model_version, agent.predict(np.eye(3)).tolist()) == before
+
+
+def test_the_rate_of_exchanges_is_limited_after_a_burst():
+    hub = make_hub(alpha=0.0)
+    with make_live(hub, max_exchanges_per_s=0.001) as agent:
+        for _ in range(200):
+            agent.observe(np.eye(3)[0], 1.0)
+            time.sleep(0.002)
+        wait_until(lambda: agent.status().exchanges >= 15)
+        time.sleep(0.1)
+        assert agent.status().exchanges <= 21  # the burst, and none of the two minutes' worth after it
+        agent.flush(5.0)  # what the application asks for is not limited
+        assert hub.server.stats.n_obs == 200

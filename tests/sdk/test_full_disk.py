@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedbandit.errors import JournalFailed
-from fedbandit.sdk.decisions import DecisionRing
-from tests.fire.disk import SmallDisk
+from fedbandit.sdk.journal.pending_ring import PendingRing
+from tests.chaos.disk import SmallDisk
 from tests.sdk.helpers import as_if_killed, make_hub, make_live
 
 
@@ -24,7 +24,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 def test_no_room_for_decisions_has_a_name(disk: SmallDisk) -> None:
     disk.fill(spare_bytes=0)
     with pytest.raises(JournalFailed, match=r"cannot be kept: .*No space left"):
-        DecisionRing(disk.folder / "decisions", dim=3, incarnation="a", create=True)
+        PendingRing(disk.folder / "decisions", dim=3, incarnation="a", create=True)
 
 
 @pytest.mark.parametrize("spare_kb", [0, 64, 128, 192])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fedbandit as fb
+from fedbandit.cli.admin_client import AdminClient
 from fedbandit.errors import InvalidParameter, NotReachable, Refused
 from fedbandit.sdk import HttpTransport, aconnect
 from tests.sdk.helpers import make_hub, wait_until
@@ -60,6 +61,23 @@ def test_an_unchanged_model_is_not_sent_again(stub):
     assert "If-None-Match" in stub.requests[-1][2]
 
 
+def test_a_tag_that_a_proxy_has_weakened_goes_back_as_the_server_made_it(stub):
+    """With a weak one the server would be asked something else: whether data were taken out."""
+    message = stub.message
+
+    def weakened(answer):
+        status, headers, content = message(answer)
+        return status, {**headers, "ETag": f"W/{headers['ETag']}"}, content
+
+    stub.message = weakened
+    with join(stub) as agent:
+        agent.observe(X[0], 1.0)
+        agent.flush(5.0)
+        before = agent.status().bytes_received
+        assert agent.refresh() is False
+        assert agent.status().bytes_received == before
+
+
 def test_a_reply_lost_on_the_way_counts_once(stub):
     with join(stub, sync="inline") as agent:
         stub.script.append("drop")
@@ -94,7 +112,7 @@ def test_a_no_is_a_no(stub, status, code):
     with join(stub, sync="inline") as agent:
         stub.script.append(problem(status, code))
         agent.observe(X[0], 1.0)
-        assert agent.status().last_error_code == "refused"
+        assert agent.status().last_error_code == (code or f"http_{status}")
         assert "in words" in str(agent.status().last_error) and str(status) in str(agent.status().last_error)
         assert agent.choose(X) is not None
         n = len(stub.requests)
@@ -115,8 +133,14 @@ def test_nobody_at_the_address_is_told_in_time():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(NotReachable, match="did not answer"):
+        with pytest.raises(NotReachable, match="did not answer") as refused:
             fb.connect(url, model="local", token=TOKEN, timeout_s=1.0)
+        assert "Connection refused" in str(refused.value)
+        assert "HTTPConnection" not in str(refused.value) and "object at" not in str(refused.value)
+        with pytest.raises(NotReachable, match="cannot be reached") as from_command:
+            AdminClient(url, TOKEN).call("GET", "models")
+        assert "Connection refused" in str(from_command.value)
+        assert "HTTPConnection" not in str(from_command.value) and "object at" not in str(from_command.value)
         unused.listen()  # accepts, and says nothing
         with pytest.raises(NotReachable):
             fb.connect(url, model="local", token=TOKEN, timeout_s=0.2)
@@ -135,9 +159,9 @@ def test_the_token_is_never_logged(stub, caplog):
     with caplog.at_level(logging.DEBUG), join(stub) as agent:
         stub.script.extend([problem(500), problem(409)])
         agent.observe(X[0], 1.0)
-        wait_until(lambda: agent.status().last_error_code == "refused")
-        assert TOKEN not in caplog.text + repr(agent) + repr(agent.status()) + repr(vars(agent._link))
-        assert TOKEN not in repr(agent._link.transport)
+        wait_until(lambda: agent.status().last_error_code == "problem")
+        assert TOKEN not in caplog.text + repr(agent) + repr(agent.status()) + repr(vars(agent._client))
+        assert TOKEN not in repr(agent._client.transport)
 
 
 @pytest.mark.parametrize(

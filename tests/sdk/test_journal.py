@@ -20,8 +20,8 @@ from fedbandit.errors import (
     UnsupportedFormat,
 )
 from fedbandit.sdk import open_agent
-from fedbandit.sdk.decisions import BOOT_GAP
-from fedbandit.sdk.journal import MAX_RECORDS
+from fedbandit.sdk.journal.journal import MAX_RECORDS
+from fedbandit.sdk.journal.pending_ring import BOOT_GAP
 from tests.sdk.helpers import (
     Way,
     as_if_killed,
@@ -169,7 +169,7 @@ def test_new_settings_are_used_after_connecting_again(tmp_path):
     hub = make_hub(alpha=float("inf"))
     with make_live(hub, state_dir=tmp_path / "state", sync="inline") as agent:
         agent.observe(X[0], 1.0)
-        assert agent.status().waiting == 1
+        assert agent.status().unsent == 1
     changed = make_hub(alpha=0.0, beta=0.25)
     changed.settings = "2"
     with make_live(changed, state_dir=tmp_path / "state", sync="inline") as agent:
@@ -201,6 +201,17 @@ def test_a_damaged_journal_is_named_and_left_alone(tmp_path, content):
     assert (state / "journal.db").read_bytes() == content
 
 
+def test_a_schema_that_is_no_text_any_more_is_named(tmp_path):
+    """sqlite3 quotes the schema in its error, and fails to decode that."""
+    hub, state = close_state(tmp_path)
+    path = state / "journal.db"
+    content = path.read_bytes()
+    assert content.count(b"CHECK (id = 1)") > 0
+    path.write_bytes(content.replace(b"CHECK (id = 1)", b"CHECK\xa0(id = 1)"))
+    with pytest.raises(FormatError, match="nothing was changed"):
+        make_live(hub, state_dir=state)
+
+
 def test_a_journal_with_a_torn_page_is_named(tmp_path):
     hub, state = close_state(tmp_path)
     path = state / "journal.db"
@@ -220,10 +231,10 @@ def test_a_journal_with_a_torn_page_is_named(tmp_path):
         ("DROP TABLE position", FormatError),
         ("DELETE FROM position", FormatError),
         ("UPDATE position SET at = at + 8", FormatError),
-        ("UPDATE position SET life = x'00'", FormatError),
+        ("UPDATE position SET log_id = x'00'", FormatError),
         ("UPDATE state SET snapshot = x'00'", FormatError),
         ("UPDATE state SET snapshot = x'81a6666f726d617463'", FormatError),
-        ("UPDATE state SET terms = x'7b7d'", FormatError),
+        ("UPDATE state SET description = x'7b7d'", FormatError),
         ("INSERT INTO pending VALUES (7, x'00')", FormatError),
     ],
 )
@@ -325,8 +336,8 @@ def test_a_long_log_is_compacted_in_the_background(tmp_path):
             for x in rows:
                 agent.observe(x, 1.0)
             wait_until(lambda agent=agent: agent._core.journal.n_records < MAX_RECORDS)
-            if agent._pump is not None:
-                agent._pump.stop(10.0)  # a copy is no kill: nobody may write while it is made
+            if agent._background is not None:
+                agent._background.stop(10.0)  # a copy is no kill: nobody may write while it is made
             copy = as_if_killed(tmp_path / sync, tmp_path / f"{sync}-copy")
         with make_live(hub, state_dir=copy) as again:
             assert again.status().rounds == len(rows)

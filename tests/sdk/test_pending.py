@@ -1,5 +1,7 @@
 """Decisions that wait: listed, found, expired, given a default, with and without a journal."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -119,3 +121,116 @@ def test_a_kill_between_the_log_and_the_ring_books_once(tmp_path):
             with pytest.raises(AlreadyObserved):
                 again.observe(decision, 1.0)
             assert again.status().pending == 0 and again.status().rounds == 1
+
+
+def test_a_reward_that_is_brought_to_the_owner_counts_once(tmp_path):
+    hub = make_hub()
+    with (
+        make_live(hub.transport("worker-1"), state_dir=tmp_path / "1") as owner,
+        make_live(hub.transport("worker-2")) as other,
+    ):
+        decision = owner.choose(X)
+        with pytest.raises(UnknownDecision, match="bring the reward to that agent"):
+            other.observe(decision, 1.0)
+        owner.observe(owner.pending[decision.id], 1.0)
+        assert owner.pending.settle(0.0) == 0
+        owner.flush()
+        other.flush()
+    assert (hub.server.stats.n_obs, hub.server.stats.reward_sum) == (1, 1.0)
+
+
+def test_a_row_booked_elsewhere_counts_once_if_the_owner_expires_the_decision(tmp_path):
+    hub = make_hub()
+    with (
+        make_live(hub.transport("worker-1"), state_dir=tmp_path / "1") as owner,
+        make_live(hub.transport("worker-2")) as other,
+    ):
+        other.observe(owner.choose(X).x, 1.0)
+        assert owner.pending.expire() == 1
+        assert owner.pending.settle(0.0) == 0
+        owner.flush()
+        other.flush()
+    assert (hub.server.stats.n_obs, hub.server.stats.reward_sum) == (1, 1.0)
+
+
+def test_a_row_booked_elsewhere_counts_twice_if_the_owner_settles():
+    """What docs/how-to/delayed-rewards.md warns of: nothing can recognise a row, so that this is no error."""
+    hub = make_hub()
+    with make_live(hub.transport("worker-1")) as owner, make_live(hub.transport("worker-2")) as other:
+        other.observe(owner.choose(X).x, 1.0)
+        assert owner.pending.settle(0.0) == 1
+        owner.flush()
+        other.flush()
+    assert hub.server.stats.n_obs == 2
+
+
+def test_a_decision_is_in_the_journal_before_anybody_can_book_it(tmp_path):
+    """Another thread gives all that wait a reward just when a decision is about to be written down."""
+    hub = make_hub(alpha=float("inf"))
+    with make_live(hub, state_dir=tmp_path / "state", sync="inline") as agent:
+        journal = agent._core.journal
+        note = journal.note
+
+        def note_late(waiting):
+            thread = threading.Thread(target=agent.pending.settle, args=(1.0,))
+            thread.start()
+            thread.join()
+            note(waiting)
+
+        journal.note = note_late
+        agent.choose(X)
+        journal.note = note
+        agent.pending.settle(1.0)
+        assert agent.status().rounds == 1
+        agent._core.save()  # the log, which would tell, is not replayed any more
+        copy = as_if_killed(tmp_path / "state", tmp_path / "copy")
+    with make_live(hub, state_dir=copy, sync="inline") as again:
+        assert len(again.pending) == 0 and again.status().rounds == 1
+
+
+def test_a_default_reward_passes_over_what_got_another_one_meanwhile(options):
+    with make_live(make_hub(alpha=float("inf")), sync="inline", **options) as agent:
+        first, _, third = (agent.choose(X) for _ in range(3))
+        observe = agent.pending._observe
+
+        def observe_beside_another_thread(decision, reward):
+            if decision == first:
+                agent.expire(third)
+            observe(decision, reward)
+
+        agent.pending._observe = observe_beside_another_thread
+        assert agent.pending.settle(1.0) == 2
+        assert agent.status().rounds == 2 and len(agent.pending) == 0
+
+
+def test_dropping_the_oldest_does_not_cost_a_transaction_for_each_decision(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedbandit.sdk.journal.pending_ring.SLOTS", (64, 64))
+    hub = make_hub(alpha=float("inf"))
+    with make_live(hub, state_dir=tmp_path / "state", sync="inline", max_pending=640) as agent:
+        begun = []
+        agent._core.journal._db.set_trace_callback(lambda sql: begun.append(sql) if sql.startswith("BEGIN") else None)
+        made = [agent.choose(X) for _ in range(3000)]
+        waiting = list(agent.pending)
+        assert waiting == made[-len(waiting) :] and 620 <= len(waiting) <= 640
+        assert len(begun) < 200  # 3000 / 64 for the moves, 2360 / 20 for the drops
+        copy = as_if_killed(tmp_path / "state", tmp_path / "copy")
+    with make_live(hub, state_dir=copy, sync="inline") as again:
+        assert list(again.pending) == waiting
+
+
+@pytest.mark.parametrize("end", ["observe", "expire"])
+def test_after_a_kill_no_decision_has_the_name_of_one_that_was_settled(tmp_path, end):
+    hub = make_hub(alpha=float("inf"))
+    with make_live(hub, state_dir=tmp_path / "state", sync="inline") as agent:
+        for _ in range(5):
+            first = agent.choose(X)
+            if end == "observe":
+                agent.observe(first, 1.0)
+            else:
+                agent.expire(first)
+        copy = as_if_killed(tmp_path / "state", tmp_path / "copy")
+    with make_live(hub, state_dir=copy, sync="inline") as again:
+        names = {again.choose(X).id for _ in range(5)}
+        assert first.id not in names
+        with pytest.raises(AlreadyObserved):
+            again.observe(first, 1.0)

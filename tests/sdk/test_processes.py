@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from fedbandit.errors import ForkedProcess
+from tests.sdk.child_process import observation
 from tests.sdk.helpers import make_hub, make_live
 from tests.sdk.stub import running_stub
-from tests.sdk.victim import observation
 
 X = np.eye(3)
 
 
 def run_victim(url, model, token, state_dir, last, kill_after_s):
     """Lines that the victim printed before it was killed, or before it ended."""
-    command = [sys.executable, "-m", "tests.sdk.victim", url, model, token, str(state_dir), str(last)]
+    command = [sys.executable, "-m", "tests.sdk.child_process", url, model, token, str(state_dir), str(last)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         first = process.stdout.readline()  # it is at work now

@@ -69,7 +69,7 @@ def test_a_deleted_model_is_told_and_decisions_go_on(server, news):
     with join(server, news) as agent:
         server.call("DELETE", "/v1/models/news")
         agent.observe(agent.choose(X), 1.0)
-        wait_until(lambda: agent.status().last_error_code == "refused")
+        wait_until(lambda: agent.status().last_error_code == "unauthenticated")  # the token went with the model
         assert agent.choose(X).index is not None
     with pytest.raises(Refused):
         join(server, news)
@@ -81,7 +81,7 @@ def test_a_model_made_anew_is_told_apart(server, news, tmp_path):
         server.call("DELETE", "/v1/models/news")
         server.add_model("news", alpha=0.0)
         agent.observe(X[0], 1.0)
-        assert agent.status().last_error_code == "refused"
+        assert agent.status().last_error_code == "unauthenticated"
     token = server.add_agent("news", "a")
     with pytest.raises(StateMismatch, match="made anew"):
         join(server, token, state_dir=tmp_path / "state")
@@ -91,7 +91,7 @@ def test_a_revoked_agent_is_told(server, news):
     with join(server, news, sync="inline") as agent:
         server.call("POST", "/v1/models/news/agents/a/revoke")
         agent.observe(X[0], 1.0)
-        assert agent.status().last_error_code == "refused"
+        assert agent.status().last_error_code == "unauthenticated"
         with pytest.raises(Refused) as caught:
             agent.flush(5.0)
         assert caught.value.status in (401, 403)

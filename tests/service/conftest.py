@@ -6,10 +6,11 @@ import httpx
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from fedbandit.service import admin
+from fedbandit.service.admin import operations
 from fedbandit.service.app import make_app
-from fedbandit.service.parts import make_parts
+from fedbandit.service.container import make_container
 from fedbandit.service.settings import ServerSettings
+from fedbandit.service.stores.base import Store
 from fedbandit.service.stores.memory import MemoryStore
 from fedbandit.service.telemetry import make_logger
 from fedbandit.wire import codec
@@ -23,13 +24,14 @@ ADMIN_TOKEN = "admin-token-of-the-tests"
 class Service:
     """The application with its client; every call is the administrator's unless another token is given."""
 
-    def __init__(self, portal: BlockingPortal, **settings) -> None:
+    def __init__(self, portal: BlockingPortal, *, store: Store | None = None, **settings) -> None:
         self.portal = portal
         self.log = io.BytesIO()
         self.now = 1000.0
         options = ServerSettings(admin_token=ADMIN_TOKEN, **settings)
-        self.parts = make_parts(options, make_logger("debug", self.log), store=MemoryStore(), clock=lambda: self.now)
-        transport = httpx.ASGITransport(make_app(self.parts), raise_app_exceptions=False)
+        store = MemoryStore() if store is None else store
+        self.container = make_container(options, make_logger("debug", self.log), store=store, clock=lambda: self.now)
+        transport = httpx.ASGITransport(make_app(self.container), raise_app_exceptions=False)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://fedbandit")
 
     def request(self, method, path, *, token=ADMIN_TOKEN, **options):
@@ -56,11 +58,11 @@ def running(kind=Service, **settings):
     """The application from its start to its stop, for fixtures to yield from."""
     with start_blocking_portal() as portal:
         made = kind(portal, **settings)
-        portal.call(made.parts.start)
-        portal.call(admin.first_admin_token, made.parts)
+        portal.call(made.container.start)
+        portal.call(operations.first_admin_token, made.container)
         yield made
         portal.call(made.client.aclose)
-        portal.call(made.parts.stop)
+        portal.call(made.container.stop)
 
 
 @pytest.fixture

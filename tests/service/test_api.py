@@ -2,10 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 from safetensors.numpy import load
 
+from fedbandit.algorithms.messages import Upload
+from fedbandit.core.plausibility import information
+from fedbandit.core.statistics import SufficientStats
+from fedbandit.errors import InvalidInput
+from fedbandit.wire import codec
 from fedbandit.wire.codec import CONTENT_TYPE
+from fedbandit.wire.settings import ModelDescription
 from tests.service.uploads import folded, incoming
 
 
@@ -111,7 +118,7 @@ def test_forgetting_leaves_the_others(service):
     service.send(tokens["a"])
     service.send(tokens["b"], "b")
     assert service.call("POST", "/v1/models/news/agents/a/forget")["n_obs"] == 4
-    state = service.portal.call(service.parts.store.state, "news")
+    state = service.portal.call(service.container.store.state, "news")
     assert state.packed == folded(incoming("b"))
 
 
@@ -180,7 +187,7 @@ def test_a_failure_that_nobody_foresaw_has_the_shape_too(service):
     async def broken():
         raise RuntimeError("a secret detail")
 
-    service.parts.store.models = broken
+    service.container.store.models = broken
     answer = service.request("GET", "/v1/models")
     assert problem(answer) == (500, "internal_error")
     assert "secret" not in answer.text
@@ -198,3 +205,128 @@ def test_status_sums_up(service):
     status = service.call("GET", "/status")
     assert (status["n_models"], status["n_agents"], status["now"]) == (1, 2, 1000.0)
     assert status["models"][0]["n_obs"] == 4
+
+
+def test_feature_names_that_no_answer_can_carry_are_refused(service):
+    body = b'{"name": "odd", "dim": 1, "beta": 1, "features": ["\\ud800"]}'
+    refused = service.request("POST", "/v1/models", content=body, headers={"Content-Type": "application/json"})
+    assert (refused.status_code, refused.json()["error"]) == (400, "invalid_parameter")
+    assert service.call("GET", "/v1/models") == {"models": []}
+
+
+@pytest.mark.parametrize("field", ["n_agents", "n_rounds", "noise_scale", "theta_bound"])
+def test_a_number_of_400_digits_is_refused(service, field):
+    radius = {"kind": "adaptive", "n_agents": 3, "noise_scale": 1.0, field: 10**400}
+    refused = service.request("POST", "/v1/models", json={"name": "odd", "dim": 1, "radius": radius})
+    assert (refused.status_code, refused.json()["error"]) == (400, "invalid_parameter")
+    assert len(refused.text) < 500
+
+
+def test_a_search_with_a_nul_is_refused(service):
+    service.fleet("a")
+    refused = service.request("GET", "/v1/models/news/agents?search=%00")
+    assert (refused.status_code, refused.json()["error"]) == (400, "invalid_parameter")
+
+
+def test_received_bytes_are_counted_by_model(service):
+    token = service.fleet("a")["a"]
+    n_bytes = len(service.send(token).request.content)
+    service.send(token)  # a retry is received, and not counted again
+    lines = service.request("GET", "/metrics").text.splitlines()
+    assert f'fedbandit_received_bytes_total{{model="news"}} {float(n_bytes)}' in lines
+
+
+def test_an_administrator_puts_an_agent_into_quarantine_and_releases_it(service):
+    tokens = service.fleet("a", "b")
+    assert {service.send(tokens[agent], agent).status_code for agent in "ab"} == {200}
+    after = service.call("POST", "/v1/models/news/agents/b/quarantine")
+    assert (after["n_obs"], after["generation"]) == (4, 1)
+    assert service.send(tokens["b"], "b", 2).status_code == 200
+    assert service.call("GET", "/v1/models/news")["n_obs"] == 4
+    assert service.call("GET", "/v1/models/news/agents/b")["quarantined"] is True
+    kept = service.call("GET", "/v1/models/news/agents/b/influence")
+    after = service.call("POST", "/v1/models/news/agents/b/release")
+    assert (after["n_obs"], after["generation"]) == (12, 2)
+    influence = service.call("GET", "/v1/models/news/agents/b/influence")
+    assert (kept.pop("quarantined"), influence.pop("quarantined")) == (True, False)
+    assert kept["share"] == pytest.approx(influence["share"])  # what it would be if it were released
+    service.portal.call(service.container.history._flush)
+    kinds = [event["kind"] for event in service.call("GET", "/v1/models/news/events")["events"]]
+    assert kinds[:2] == ["released", "quarantined"]
+
+
+def test_insight_is_the_guarantee_with_the_largest_shares(service):
+    tokens = service.fleet("a", "b", "c", radius={"kind": "adaptive", "n_agents": 1, "noise_scale": 0.2}, beta=None)
+    assert {service.send(tokens[agent], agent).status_code for agent in "ab"} == {200}
+    told = service.call("GET", "/v1/models/news/insight?limit=2")
+    assert (told["model"], told["version"], told["guarantee"]) == ("news", 2, "contradicted")
+    assert told["beta_needed"] > told["beta"] > 0
+    assert "3 agents are enrolled" in told["explanation"]
+    assert {check["state"] for check in told["checks"]} <= {"assumed", "consistent", "contradicted"}
+    shares = {item["agent"]: item["share"] for item in told["largest_shares"]}
+    assert sum(shares.values()) + told["prior_share"] == pytest.approx(1.0)
+    assert shares == {
+        agent: pytest.approx(service.call("GET", f"/v1/models/news/agents/{agent}/influence")["share"])
+        for agent in "ab"
+    }
+    assert [item["feature"] for item in told["estimates"]] == ["feature 1", "feature 2", "feature 3"]
+    assert service.request("GET", "/v1/models/nowhere/insight").status_code == 404
+    assert service.request("GET", "/v1/models/news/insight", token=tokens["a"]).status_code == 403
+
+
+def test_a_weak_tag_asks_whether_data_were_taken_out(service):
+    tokens = service.fleet("a", "b")
+    tag = service.send(tokens["a"]).headers["ETag"]
+    service.send(tokens["b"], "b")
+    path = "/v1/models/news/state"
+
+    def status(tag):
+        return service.request("GET", path, token=tokens["a"], headers={"If-None-Match": tag}).status_code
+
+    assert (status(tag), status(f"W/{tag}")) == (200, 304)
+    service.call("POST", "/v1/models/news/agents/b/forget")
+    assert (status(tag), status(f"W/{tag}")) == (200, 200)
+
+
+def test_one_upload_cannot_stop_every_agent_from_deciding(service):
+    """x = e₀, r = 1e75 made every score infinite; by default a model takes |r| ≤ 1e9, and tells agents so."""
+    token = service.fleet("a")["a"]
+    for reward in (1e75, 1.1e9):
+        x = np.eye(3)[0]
+        stats = SufficientStats(np.outer(x, x), reward * x, 1, reward, reward**2)
+        body = codec.encode(codec.request_of(Upload("a", "life-1", 1, stats, 0.5)))
+        refused = service.request("POST", "/v1/models/news/sync", token=token, content=body)
+        assert (refused.status_code, refused.json()["error"]) == (422, "implausible_upload")
+        assert "reward bound" in refused.json()["message"]
+    settings = ModelDescription.from_dict(service.call("GET", "/v1/models/news", token=token)).settings
+    assert (settings.action_bound, settings.reward_bound) == (1e9, 1e9)
+    with pytest.raises(InvalidInput, match="rewards"):
+        settings.check(np.eye(3)[0], 1.1e9)  # so that an agent never sends what is refused
+
+
+def test_reported_growth_is_bounded_by_what_the_data_allow(service):
+    """An agent that reports a huge or a negative growth changes neither α as observed nor its own worst α beyond it."""
+    tokens = service.fleet("a", "b")
+    assert service.send(tokens["a"], growth=1e6).status_code == 200
+    most = information(incoming("a").numbers, 3, 1.0)
+    assert service.call("GET", "/v1/models/news/agents/a")["worst_alpha"] == pytest.approx(np.expm1(most))
+    assert service.call("GET", "/v1/models/news")["effective_alpha"] == pytest.approx(np.expm1(most))
+    assert service.send(tokens["b"], "b", growth=-1.0).status_code == 200
+    assert service.call("GET", "/v1/models/news/agents/b")["worst_alpha"] == 0.0
+
+
+def test_too_many_observations_are_told_when_to_come_back(service):
+    token = service.fleet("a", max_rate=0.001)["a"]
+    refused = service.send(token)
+    assert (refused.status_code, refused.json()["error"]) == (429, "rate_exceeded")
+    assert 1 <= int(refused.headers["Retry-After"]) <= 3600
+    service.now += 1000.0
+    assert service.send(token).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_rate": 0}, {"max_share": 0}, {"max_share": 1.5}, {"max_share": 0.5, "dim": 201}]
+)
+def test_limits_that_cannot_be_are_refused(service, wrong):
+    refused = service.request("POST", "/v1/models", json={"name": "odd", "dim": 3, "beta": 1, **wrong})
+    assert (refused.status_code, refused.json()["error"]) == (400, "invalid_parameter")

@@ -77,6 +77,8 @@ def test_agents_are_added_listed_revoked_and_forgotten(run, server):
     listed = json.loads(run(agents.app, "list", "news", "--json", "--sort", "-n_obs"))
     assert [agent["name"] for agent in listed["agents"]] == ["a", "b", "c"]
     assert "1 of 1" in run(agents.app, "list", "news", "--search", "a")
+    assert "0 observations" in run(agents.app, "quarantine", "news", "a")
+    assert "4 observations" in run(agents.app, "release", "news", "a")
     assert "0 observations" in run(agents.app, "forget", "news", "a", "--yes")
     assert send(2).status == 409
     run(agents.app, "revoke", "news", "a")

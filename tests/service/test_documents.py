@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from fedbandit.errors import FedbanditError
-from fedbandit.service.problems import status_of
+from fedbandit.service.http.error_responses import status_of
 from fedbandit.service.settings import PREFIX, ServerSettings
 from fedbandit.service.stores.base import SORTS
 

@@ -20,25 +20,25 @@ from hypothesis import strategies as st
 
 import fedbandit as fb
 from fedbandit.errors import AlreadyExists, BodyTooSlow
-from fedbandit.service import admin, protocol
+from fedbandit.service.admin import operations
+from fedbandit.service.admin.auth import hash_token
 from fedbandit.service.app import make_app
-from fedbandit.service.auth import hash_token
-from fedbandit.service.desk import Desk
-from fedbandit.service.express import Express
-from fedbandit.service.model import ModelSettings
-from fedbandit.service.parts import make_parts
-from fedbandit.service.process import _config, _listen
+from fedbandit.service.container import make_container
+from fedbandit.service.exchange.fast_path import FastPath
+from fedbandit.service.exchange.handler import ExchangeHandler
+from fedbandit.service.process import _config, _listen, connections_of
 from fedbandit.service.settings import ServerSettings
 from fedbandit.service.stores.memory import MemoryStore
 from fedbandit.service.telemetry import make_logger
 from fedbandit.wire import codec
+from fedbandit.wire.settings import ModelSettings
 from tests.service.uploads import incoming, request
 
 LATE_S = 20.0
 LONG_WAY = "Origin: http://elsewhere.example\r\n"  # a browser's; no answer depends on it here
 
 
-class Counting(Express):
+class Counting(FastPath):
     """Which requests took the short way."""
 
     n = 0
@@ -63,11 +63,13 @@ class Place:
         self.log = io.BytesIO()
         options = ServerSettings(admin_token="admin-token-of-the-tests", **settings)
         self.store = MemoryStore()
-        self.parts = make_parts(options, make_logger("debug", self.log), store=self.store)
-        self.desk = Desk(self.parts)
-        self.express = Counting(self.desk, self.parts.coordinator)
+        self.container = make_container(options, make_logger("debug", self.log), store=self.store)
+        self.desk = ExchangeHandler(self.container)
+        self.express = Counting(self.desk, self.container.coordinator)
         self.listener = _listen("127.0.0.1", 0)
-        self.config = _config(options, make_app(self.parts, desk=self.desk), self.express if is_express else None)
+        self.connections = connections_of(self.container)
+        app = make_app(self.container, desk=self.desk)
+        self.config = _config(options, app, self.connections, self.express if is_express else None)
         self.server = uvicorn.Server(self.config)
         self.thread = threading.Thread(target=self._run, daemon=True)
 
@@ -80,7 +82,7 @@ class Place:
         while not self.server.started:
             assert time.monotonic() < end
             time.sleep(0.01)
-        self.call(admin.first_admin_token(self.parts))
+        self.call(operations.first_admin_token(self.container))
 
     def stop(self) -> None:
         self.server.should_exit = True
@@ -88,20 +90,20 @@ class Place:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        return self.parts.history._task.get_loop()
+        return self.container.history._task.get_loop()
 
     def call(self, work):
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(LATE_S)
 
     def create(self, model, dim):
         settings = ModelSettings(name=model, dim=dim, lam=1.0, alpha=1.0, radius=fb.radius.fixed(0.5))
-        self.call(admin.create_model(self.parts, settings))
+        self.call(operations.create_model(self.container, settings))
 
     def join(self, agent, model="news", dim=3):
         """A model if there is none yet, and an agent whose first upload is merged, so that it is known."""
         with contextlib.suppress(AlreadyExists):
             self.create(model, dim)
-        token = self.call(admin.add_agent(self.parts, model, agent))
+        token = self.call(operations.add_agent(self.container, model, agent))
         line = Line(self, token, model)
         assert line.send(body_of(agent, 1))[0] == 200
         return line
@@ -183,7 +185,7 @@ def spoilt(agent, sequence, change):
 
 @pytest.fixture(scope="module")
 def place():
-    made = Place(body_timeout_s=1.0)
+    made = Place(body_timeout_s=1.0, head_timeout_s=0.5)
     made.start()
     yield made
     made.stop()
@@ -201,7 +203,7 @@ def own_place():
 @pytest.fixture(scope="module")
 def slow_place():
     """The same without a short way."""
-    made = Place(is_express=False, body_timeout_s=1.0)
+    made = Place(is_express=False, body_timeout_s=1.0, head_timeout_s=0.5)
     made.start()
     yield made
     made.stop()
@@ -342,7 +344,7 @@ def test_revoking_is_immediate_on_an_open_connection(place):
 def test_a_replaced_token_opens_nothing_and_the_new_one_does(place):
     line = place.join("changer")
     assert line.send(body_of("changer", 2))[0] == 200
-    new = place.call(admin.add_agent(place.parts, "news", "changer", renew=True))
+    new = place.call(operations.add_agent(place.container, "news", "changer", renew=True))
     assert line.send(body_of("changer", 3))[0] == 401
     line.token = new
     assert line.send(body_of("changer", 3))[0] == 200
@@ -362,7 +364,7 @@ def test_a_model_made_anew_with_other_settings(place):
     place.call(place.store.delete("ashes"))
     assert line.send(body_of("phoenix", 2))[0] in (401, 404)
     place.create("ashes", 4)
-    line.token = place.call(admin.add_agent(place.parts, "ashes", "phoenix"))
+    line.token = place.call(operations.add_agent(place.container, "ashes", "phoenix"))
     bodies = codec.encode(request(incoming("phoenix", 1, dim=4), dim=4))
     assert line.send(bodies)[0] == 200
 
@@ -374,7 +376,7 @@ def test_a_body_that_stops_half_way_is_cut_by_name_and_its_memory_is_free(place)
     status, headers, told = line.answer()
     assert (status, json.loads(told)["error"], headers["connection"]) == (408, BodyTooSlow.code, "close")
     assert line.is_closed()
-    assert place.desk._n_inflight == 0
+    assert place.container.memory.n_bytes == 0
     line.again()
     assert line.send(body)[0] == 200
 
@@ -408,7 +410,7 @@ def test_a_client_that_leaves_in_the_middle_holds_nothing(place):
         assert time.monotonic() < end
         time.sleep(0.005)
     line.socket.close()
-    while place.desk._n_inflight:
+    while place.container.memory.n_bytes:
         assert time.monotonic() < end, "the body's memory was never given back"
         time.sleep(0.005)
     assert place.call(place.store.agent("news", "gone")).n_uploads == 1
@@ -417,7 +419,7 @@ def test_a_client_that_leaves_in_the_middle_holds_nothing(place):
 def test_shed_uploads_are_told_when_to_come_back_and_the_connection_stays(place, monkeypatch):
     line = place.join("crowd")
 
-    monkeypatch.setattr(place.parts.coordinator, "why_full", lambda model: "too many")
+    monkeypatch.setattr(place.container.coordinator, "why_full", lambda model: "too many")
     ids = set()
     for more in ("", "", "", LONG_WAY):
         status, headers, body = line.send(body_of("crowd", 2), more=more)
@@ -430,7 +432,7 @@ def test_shed_uploads_are_told_when_to_come_back_and_the_connection_stays(place,
     line.socket.sendall(pieces[-9:])
     monkeypatch.undo()
     assert line.send(body_of("crowd", 2))[0] == 200
-    monkeypatch.setattr(place.parts.coordinator, "why_full", lambda model: "too many")
+    monkeypatch.setattr(place.container.coordinator, "why_full", lambda model: "too many")
     status, headers, _ = line.send(body_of("crowd", 3), more="Connection: close\r\n")
     assert (status, headers["connection"]) == (503, "close")
     assert line.is_closed()
@@ -444,11 +446,10 @@ def dribble(line, n_times):
 
 @pytest.mark.parametrize("kind", ["head", "shed", "refused"])
 def test_what_stays_half_is_closed_however_it_dribbles(place, monkeypatch, kind):
-    monkeypatch.setattr(protocol, "HALF_TIMEOUT_S", 0.5)
     line = place.join(f"half-{kind}")
     message = line.message(bytes(10_000))
     if kind == "shed":
-        monkeypatch.setattr(place.parts.coordinator, "why_full", lambda model: "too many")
+        monkeypatch.setattr(place.container.coordinator, "why_full", lambda model: "too many")
     if kind == "refused":
         message = message.replace(line.token.encode(), b"x" * 43).replace(b"Host", LONG_WAY.encode() + b"Host")
     cut = message.index(b"Host: x") + 7
@@ -464,7 +465,7 @@ def test_thousands_that_are_shed_make_one_line_a_second(own_place, monkeypatch):
     place = own_place
     line = place.join("crowd")
 
-    monkeypatch.setattr(place.parts.coordinator, "why_full", lambda model: "too many")
+    monkeypatch.setattr(place.container.coordinator, "why_full", lambda model: "too many")
     for _ in range(50):
         assert line.send(body_of("crowd", 2))[0] == 503
     end = time.monotonic() + LATE_S
@@ -476,7 +477,7 @@ def test_thousands_that_are_shed_make_one_line_a_second(own_place, monkeypatch):
         told = sum(entry["n"] for entry in entries if entry["event"] == "shedding")
     assert told == 50
     assert sum(entry["event"] == "exchange" for entry in entries) == 1  # the first upload
-    text, _ = place.parts.metrics.render()
+    text, _ = place.container.metrics.render()
     assert b'fedbandit_refusals_total{reason="overloaded"} 50.0' in text
     assert b'fedbandit_exchanges_total{model="news",result="refused"} 50.0' in text
 
@@ -506,7 +507,7 @@ def test_an_exchange_leaves_a_line_and_a_count(place):
     assert entry["event"] == "exchange"
     told = {"model": "logged", "agent": "diary", "sequence": 2, "version": 2, "result": "merged", "status": 200}
     assert told.items() <= entry.items()
-    text, _ = place.parts.metrics.render()
+    text, _ = place.container.metrics.render()
     assert b'fedbandit_exchanges_total{model="logged",result="merged"} 2.0' in text
     assert line.token not in place.log.getvalue().decode()
 
@@ -526,7 +527,10 @@ def test_a_stopping_server_answers_what_it_has_taken(own_place):
     line.socket.sendall(line.message(body_of("last", 2)))
     assert taken.wait(LATE_S)
     place.server.should_exit = True
-    time.sleep(0.3)  # the server has begun to stop
+    end = time.monotonic() + LATE_S
+    while any(connection.cycle.keep_alive for connection in list(place.server.server_state.connections)):
+        assert time.monotonic() < end, "the server does not begin to stop"
+        time.sleep(0.005)
     go_on.set()
     status, headers, body = line.answer()
     assert (status, headers["connection"], codec.decode_reply(body).acknowledged) == (200, "close", 2)

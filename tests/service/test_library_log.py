@@ -1,10 +1,11 @@
 """Libraries under the server log through `logging`; their words come as lines like ours."""
 
+import asyncio
 import io
 import json
 import logging
 
-from fedbandit.service.auth import new_token
+from fedbandit.service.admin.auth import new_token
 from fedbandit.service.telemetry import LibraryLog, make_logger
 
 
@@ -21,6 +22,19 @@ def test_a_librarys_traceback_becomes_one_line_with_a_reason() -> None:
     found = json.loads(line)
     assert (found["event"], found["source"], found["message"]) == ("library", "some.pool", "no connection for now")
     assert (found["error"], found["reason"]) == ("ConnectionResetError", "the database is shutting down")
+
+
+def test_requests_that_a_stop_cuts_off_are_a_warning() -> None:
+    stream = io.BytesIO()
+    library = logging.getLogger("uvicorn.error")
+    with LibraryLog(make_logger(stream=stream)):
+        library.error("Cancel %s running task(s), timeout graceful shutdown exceeded", 3)
+        try:
+            raise asyncio.CancelledError("Task cancelled, timeout graceful shutdown exceeded")
+        except asyncio.CancelledError:
+            library.error("Exception in ASGI application", exc_info=True)
+        library.error("something else")
+    assert [json.loads(line)["level"] for line in stream.getvalue().splitlines()] == ["warning", "warning", "error"]
 
 
 def test_afterwards_the_process_logs_as_before() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from fedbandit.errors import SchemaTooNew, StoreUnavailable
 from fedbandit.service.stores import schema
-from fedbandit.service.stores.base import Event, Note
+from fedbandit.service.stores.base import Event, HistoryEntry
 from fedbandit.service.stores.postgres import PostgresStore
-from fedbandit.service.stores.sqlite import FILE_NAME, SqliteStore, opened
+from fedbandit.service.stores.sqlite.store import FILE_NAME, SqliteStore, opened
 from tests.service.uploads import TOKEN, folded, incoming, settings
 
 NEWEST = schema.migrations("sqlite")[-1].number
@@ -46,7 +46,7 @@ async def check_old_data(store) -> None:
         merged = await store.merge("news", [incoming("a"), incoming("a", 2)], now=2.0)
         assert [outcome.is_new for outcome in merged.outcomes] == [False, True]
         assert merged.packed == folded(incoming("a"), incoming("a", 2))
-        await store.record([Note("uid-1", Event(3.0, "joined", "a"))])
+        await store.record([HistoryEntry("uid-1", Event(3.0, "joined", "a"))])
         assert len(await store.events("news")) == 1
     finally:
         await store.close()

@@ -11,7 +11,7 @@ import pytest
 
 from fedbandit.errors import StoreUnavailable
 from fedbandit.service.stores.postgres import _reaching
-from tests.fire.disk import SmallDisk
+from tests.chaos.disk import SmallDisk
 from tests.live import running_server
 
 

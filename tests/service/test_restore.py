@@ -1,14 +1,17 @@
 """A server brought back to an earlier state, by real commands and real processes: agents bring it up to date again."""
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fedbandit as fb
-from fedbandit.errors import Refused, StateMismatch
+from fedbandit.errors import FormatError, Refused, StateMismatch
+from fedbandit.service.admin.backup import check
 from fedbandit.service.model import Model
 from fedbandit.wire.codec import decode_reply, download_of
 from tests.live import LiveServer, running_server
@@ -129,7 +132,7 @@ def test_an_agent_that_kept_too_little_rejoins_with_all_that_it_has(deployment, 
         decision = agent.choose(X)
         agent.observe(X[2], 1.0)
         status = agent.status()
-        assert status.last_error_code == "refused" and "rejoin" in status.last_error
+        assert status.last_error_code == "sequence_gap" and "rejoin" in status.last_error
         assert agent.choose(X).index is not None and status.in_flight == 1
     with pytest.raises(StateMismatch, match="rejoin"):
         join(server, token, tmp_path / "a", **options)
@@ -186,3 +189,14 @@ def test_a_backup_is_whole_while_the_server_merges_and_commands_refuse_what_woul
 def test_a_version_that_comes_by_again_with_other_sums_has_another_tag():
     before, after = (Model(settings(), "one", 0.0, version=7, n_obs=n_obs) for n_obs in (20, 21))
     assert before.tag != after.tag
+
+
+def test_a_backup_whose_schema_is_no_text_any_more_is_named(tmp_path):
+    """sqlite3 quotes the schema in its error, and fails to decode that."""
+    path = tmp_path / "copy"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE schema_version (version INTEGER PRIMARY KEY CHECK (version > 0))")
+        database.commit()
+    path.write_bytes(path.read_bytes().replace(b"CHECK (", b"CHECK\xa0("))
+    with pytest.raises(FormatError, match="is not a backup"):
+        check(path)

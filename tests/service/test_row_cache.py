@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import fedbandit as fb
 from fedbandit.errors import FedbanditError
-from fedbandit.service.ledger import Acknowledged
-from fedbandit.service.model import ModelSettings
-from fedbandit.service.stores import sqlite_jobs as jobs
-from fedbandit.service.stores.row_cache import RowCache
-from fedbandit.service.stores.sqlite import connect, migrate
+from fedbandit.service.exchange.ledger import Acknowledged
+from fedbandit.service.stores.sqlite import transactions as jobs
+from fedbandit.service.stores.sqlite.row_cache import RowCache
+from fedbandit.service.stores.sqlite.store import connect, migrate
+from fedbandit.wire.settings import ModelSettings
 from tests.service.uploads import TOKEN, incoming
 
 AGENTS = ("a", "b", "c", "d")
@@ -94,7 +94,7 @@ def played(connection, cache, step):
         elif kind == "renew":
             jobs.enroll(connection, model, what, token(model, AGENTS.index(what)), 0.0, True)
         elif kind == "forget":
-            jobs.forget(connection, model, what)
+            jobs.forget(connection, model, what, 2.0)
         else:
             jobs.delete(connection, model)
     return None

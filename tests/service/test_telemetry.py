@@ -10,7 +10,7 @@ def lines(service):
 
 
 def flush(service):
-    service.portal.call(service.parts.history._flush)
+    service.portal.call(service.container.history._flush)
 
 
 def test_an_exchange_is_logged_with_request_agent_and_sequence(service):
@@ -79,7 +79,7 @@ def test_events_tell_who_came_went_and_was_refused(service):
     service.call("POST", "/v1/models/news/agents/a/revoke")
     flush(service)
     events = service.call("GET", "/v1/models/news/events")["events"]
-    assert [event["kind"] for event in events] == ["revoked", "forgotten", "refused", "joined", "created"]
+    assert [event["kind"] for event in events] == ["revoked", "forgotten", "refused", "enrolled", "created"]
     assert events[2]["agent"] == "a"
     assert events[2]["detail"].startswith("sequence_gap: ")
 

@@ -7,9 +7,9 @@ import numpy as np
 from fedbandit.algorithms.messages import digest_of, packed_bytes
 from fedbandit.core.radius import Fixed
 from fedbandit.core.statistics import SufficientStats
-from fedbandit.service.ledger import Incoming
-from fedbandit.service.model import ModelSettings
+from fedbandit.service.exchange.ledger import IncomingUpload
 from fedbandit.wire.codec import SyncRequest
+from fedbandit.wire.settings import ModelSettings
 
 TOKEN = b"t" * 32
 
@@ -34,19 +34,19 @@ def incoming(
     token: bytes = TOKEN,
     dim: int = 3,
     growth: float = 0.5,
-    waiting: int = 0,
-) -> Incoming:
+    unsent: int = 0,
+) -> IncomingUpload:
     """An upload whose numbers follow from agent, incarnation and sequence, unless a seed is given."""
     if seed is None:
         seed = int.from_bytes(digest_of(f"{agent} {incarnation} {sequence}".encode())[:4], "little")
     stats = packed(seed, dim=dim)
     numbers = np.frombuffer(stats, dtype="<f8")
-    return Incoming(
-        agent, incarnation, sequence, digest_of(stats), numbers, growth, token, waiting=waiting, n_bytes=len(stats)
+    return IncomingUpload(
+        agent, incarnation, sequence, digest_of(stats), numbers, growth, token, unsent=unsent, n_bytes=len(stats)
     )
 
 
-def request(upload: Incoming, *, dim: int = 3, waiting: int = 0, model_version: int = 0) -> SyncRequest:
+def request(upload: IncomingUpload, *, dim: int = 3, unsent: int = 0, model_version: int = 0) -> SyncRequest:
     """The same upload for the wire."""
     return SyncRequest(
         agent=upload.agent,
@@ -56,12 +56,12 @@ def request(upload: Incoming, *, dim: int = 3, waiting: int = 0, model_version: 
         dim=dim,
         stats=upload.numbers.tobytes(),
         growth=upload.growth,
-        waiting=waiting,
+        unsent=unsent,
         model_version=model_version,
     )
 
 
-def folded(*uploads: Incoming, lam: float = 1.0, dim: int = 3) -> bytes:
+def folded(*uploads: IncomingUpload, lam: float = 1.0, dim: int = 3) -> bytes:
     """((λI + u₁) + u₂) + …"""
     state = np.frombuffer(packed_bytes(SufficientStats.prior(dim=dim, lam=lam)), dtype="<f8").copy()
     for upload in uploads:

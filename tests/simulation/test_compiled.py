@@ -11,7 +11,7 @@ import fedbandit as fb
 from fedbandit.core.decision_sets import first_best
 from fedbandit.core.ridge import RidgeModel, factorise
 from fedbandit.core.statistics import SufficientStats
-from fedbandit.simulation.runner import run_reference
+from fedbandit.simulation.runner import SimulatedFleet, play_rounds, rounds_of
 from fedbandit.simulation.worlds import Block, DrawnStream, generator
 from tests.builders import RULE_NAMES, make_rule, make_world
 from tests.simulation.engines import assert_same_trace, both_engines
@@ -269,7 +269,8 @@ def test_a_changing_table_agrees(monkeypatch):
 def test_what_has_no_kernel_is_left_to_the_reference_or_refused():
     rule, world = OwnRule(dim=3, beta=0.5), make_world()
     run = {"n_agents": 2, "n_rounds": 60, "seed": 0}
-    expected = run_reference(rule, world, fb.participation.uniform(), record="all", **run)
+    rounds = rounds_of(world, fb.participation.uniform(), **run)
+    expected = play_rounds(SimulatedFleet(rule, 2), *rounds, n_rounds=60, record="all")
     assert_same_trace(expected, fb.simulate(rule, world, record="all", **run))
     with pytest.raises(fb.errors.InvalidParameter, match="OwnRule"):
         fb.simulate(rule, world, engine="compiled", **run)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import fedbandit as fb
 from fedbandit import participation
 from fedbandit.errors import InvalidParameter
 from fedbandit.simulation.participation import PARTICIPATION
@@ -126,3 +127,26 @@ def test_in_random_episodes_every_agent_acts_at_most_once_an_episode():
 def test_a_pattern_that_makes_no_sense_is_a_named_error(make):
     with pytest.raises(InvalidParameter):
         make()
+
+
+def test_rows_of_arrays_are_played_once_each_by_their_owners():
+    features = np.arange(36.0).reshape(6, 3, 2)
+    world = fb.worlds.from_arrays(features, features[:, :, 0], agents=[0, 0, 0, 1, 2, 2])
+    assert (world.row_counts, world.n_rows, world.fleet_size) == ((3, 1, 2), 6, 3)
+    rule = fb.FedLinUCB(dim=2, alpha=1.0, beta=0.5)
+    for pattern in (fb.participation.by_rows(world), "by-rows"):
+        trace = fb.simulate(rule, world, n_agents=3, n_rounds=6, participation=pattern, record="all")
+        assert sorted(trace.agents.tolist()) == [0, 0, 0, 1, 2, 2]
+    with pytest.raises(InvalidParameter, match="pass agents="):
+        fb.participation.by_rows(fb.worlds.from_arrays(features, features[:, :, 0]))
+    with pytest.raises(InvalidParameter, match="a world from data"):
+        fb.participation.by_rows(fb.worlds.uniform())
+
+
+def test_a_pattern_has_a_name_and_rounds_may_be_written_as_1e3():
+    rule, world = fb.FedLinUCB(dim=15, alpha=1.0, beta=0.5), fb.worlds.uniform()
+    by_name = fb.simulate(rule, world, n_agents=5, n_rounds=1e3, participation="zipf")
+    by_object = fb.simulate(rule, world, n_agents=5, n_rounds=1000, participation=fb.participation.zipf())
+    assert by_name.regret[-1] == by_object.regret[-1]
+    with pytest.raises(InvalidParameter, match="expected participation to be one of uniform, zipf"):
+        fb.simulate(rule, world, n_agents=5, n_rounds=10, participation="zipfian")

@@ -5,7 +5,7 @@ import pytest
 
 import fedbandit as fb
 from fedbandit import errors, participation, worlds
-from fedbandit.simulation.runner import Fleet, rounds_of
+from fedbandit.simulation.runner import SimulatedFleet, rounds_of
 from tests.builders import RULE_NAMES, make_rule, make_world, play_round
 
 
@@ -18,7 +18,7 @@ def run(rule=None, world=None, **changes):
 def test_the_loop_is_choosing_rewarding_observing_and_exchanging(name):
     rule, world = make_rule(name), make_world()
     trace = run(rule, world)
-    fleet = Fleet(rule, 3)
+    fleet = SimulatedFleet(rule, 3)
     regret = reward_sum = 0.0
     t = 0
     stream, blocks = rounds_of(world, participation.uniform(), n_agents=3, n_rounds=60, seed=2)
@@ -138,7 +138,7 @@ def test_what_cannot_be_simulated_is_a_named_error(changes, error):
 
 
 def test_a_fleet_delivers_until_nobody_has_more_to_say():
-    fleet = Fleet(make_rule("dislinucb", threshold=0.0), 3)
+    fleet = SimulatedFleet(make_rule("dislinucb", threshold=0.0), 3)
     play_round(fleet, "0", np.eye(3), 1.0)
     assert (fleet.n_up, fleet.n_down) == (3, 3)
     assert all(agent.in_flight is None for agent in fleet.agents.values())

@@ -78,6 +78,52 @@ def test_a_saved_trace_comes_back_to_the_bit(tmp_path, record):
             assert found.dtype == saved.dtype
 
 
+def test_a_trace_says_what_was_run(tmp_path):
+    rule, world = fb.FedLinUCB(dim=3, alpha=np.inf, beta=fb.radius.exogenous(noise_scale=0.1)), fb.worlds.uniform(dim=3)
+    trace = fb.simulate(rule, world, n_agents=2, n_rounds=20, seed=7)
+    trace.save(tmp_path / "trace.npz")
+    loaded = fb.Trace.load(tmp_path / "trace.npz")
+    assert loaded.about == trace.about
+    assert loaded.id == trace.id
+    assert (loaded.about["seed"], loaded.about["n_agents"], loaded.about["rule"]["alpha"]) == (7, 2, "inf")
+    assert loaded.about["world"] == {"name": "uniform", "dim": 3, "n_actions": 25, "noise": 0.3}
+
+
+def test_every_setting_is_part_of_the_identity_of_a_run():
+    features = np.arange(24.0).reshape(4, 3, 2)
+    rule, world = fb.FedLinUCB(dim=2, alpha=1.0, beta=0.5), fb.worlds.uniform(dim=2)
+
+    def id_of(rule=rule, world=world, **changes):
+        return fb.simulate(rule, world, **{"n_agents": 2, "n_rounds": 9, "engine": "reference", **changes}).id
+
+    ids = [
+        id_of(),
+        id_of(rule=fb.FedLinUCB(dim=2, alpha=2.0, beta=0.5)),
+        id_of(rule=fb.FedLinUCB(dim=2, alpha=1.0, beta=0.5, join=True)),
+        id_of(world=fb.worlds.uniform(dim=2, noise=0.1)),
+        id_of(world=fb.worlds.from_arrays(features, features[:, :, 0])),
+        id_of(world=fb.worlds.from_arrays(features, features[:, :, 1])),
+        id_of(n_agents=3),
+        id_of(n_rounds=8),
+        id_of(seed=1),
+        id_of(record=[3]),
+        id_of(participation=fb.participation.zipf(exponent=2.0)),
+        id_of(participation="zipf"),
+    ]
+    assert len(set(ids)) == len(ids)
+    assert id_of() == ids[0]
+    assert id_of(participation=fb.participation.zipf()) == ids[-1]
+
+
+def test_traces_of_before_have_no_description(tmp_path):
+    trace = run()
+    header = np.frombuffer(json.dumps({"fedbandit_trace": 1, "dim": trace.dim}).encode(), dtype=np.uint8)
+    np.savez(tmp_path / "old.npz", header=header, **{name: getattr(trace, name) for name in COLUMNS})
+    old = fb.Trace.load(tmp_path / "old.npz")
+    assert old.about is None and old.id is None
+    assert old.n_messages == trace.n_messages
+
+
 def test_a_name_without_an_ending_is_kept(tmp_path):
     run().save(str(tmp_path / "plain"))
     assert [path.name for path in tmp_path.iterdir()] == ["plain"]

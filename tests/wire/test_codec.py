@@ -37,15 +37,15 @@ uploads = st.builds(
     st.floats(allow_nan=False, allow_infinity=False),
 )
 downloads = st.builds(Download, names, counts, statistics(), counts)
-requests = st.builds(lambda upload, v, w: codec.request_of(upload, model_version=v, waiting=w), uploads, counts, counts)
+requests = st.builds(lambda upload, v, w: codec.request_of(upload, model_version=v, unsent=w), uploads, counts, counts)
 replies = st.builds(lambda download, settings: codec.reply_of(download, settings=settings), downloads, st.text())
 
 
 @given(uploads, counts, counts)
-def test_uploads_round_trip_to_the_last_bit(upload: Upload, model_version: int, waiting: int) -> None:
-    request = codec.decode_request(codec.encode(codec.request_of(upload, model_version=model_version, waiting=waiting)))
+def test_uploads_round_trip_to_the_last_bit(upload: Upload, model_version: int, unsent: int) -> None:
+    request = codec.decode_request(codec.encode(codec.request_of(upload, model_version=model_version, unsent=unsent)))
     assert codec.upload_of(request) == upload
-    assert (request.model_version, request.waiting) == (model_version, waiting)
+    assert (request.model_version, request.unsent) == (model_version, unsent)
     assert request.digest == upload.digest()
 
 
@@ -142,7 +142,7 @@ def test_the_longest_message_fits_into_the_limit() -> None:
     stats = SufficientStats.of(np.eye(2), np.ones(2))
     last = (1 << 53) - 1
     upload = Upload("ü" * 200, "ü" * 64, last, stats, -1e-300)
-    assert len(codec.encode(codec.request_of(upload, model_version=last, waiting=last))) <= codec.max_bytes(2)
+    assert len(codec.encode(codec.request_of(upload, model_version=last, unsent=last))) <= codec.max_bytes(2)
 
 
 @given(uploads)
@@ -151,3 +151,52 @@ def test_a_wrong_digest_is_refused(upload: Upload) -> None:
     other = codec.request_of(dataclasses.replace(upload, stats=upload.stats + upload.stats))
     with pytest.raises(FormatError, match="digest"):
         codec.decode_request(codec.encode(msgspec.structs.replace(request, digest=other.digest)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"agent": ""}, "agent"),
+        ({"agent": "a" * 201}, "agent"),
+        ({"incarnation": ""}, "incarnation"),
+        ({"incarnation": "i" * 65}, "incarnation"),
+        ({"sequence": 0}, "sequence"),
+        ({"sequence": 1 << 53}, "sequence"),
+        ({"model_version": -1}, "model_version"),
+        ({"unsent": -1}, "unsent"),
+        ({"growth": float("nan")}, "growth"),
+        ({"growth": float("inf")}, "growth"),
+        ({"dim": 0}, "dim"),
+        ({"dim": codec.MAX_DIM + 1, "stats": b"\0" * 8 * n_packed(codec.MAX_DIM + 1)}, "dim"),
+    ],
+    ids=lambda value: str(value)[:40] if not isinstance(value, dict) else ",".join(value),  # stats are 67 MB
+)
+def test_each_field_of_a_request_is_checked_by_name(changes: dict[str, object], expected: str) -> None:
+    request = codec.request_of(Upload("shop-1", "1" * 32, 1, SufficientStats.of(np.eye(2), np.ones(2)), 0.5))
+    with pytest.raises(FormatError, match=f"expected .*{expected}"):
+        codec.decode_request(codec.encode(msgspec.structs.replace(request, **changes)))
+
+
+@pytest.mark.parametrize("extra", [-8, -1, 1, 8])
+def test_statistics_of_another_length_are_refused(extra: int) -> None:
+    request = codec.request_of(Upload("shop-1", "1" * 32, 1, SufficientStats.of(np.eye(2), np.ones(2)), 0.5))
+    stats = (request.stats + b"\0" * 8)[: len(request.stats) + extra]
+    with pytest.raises(FormatError, match="stats"):
+        codec.decode_request(codec.encode(msgspec.structs.replace(request, stats=stats, digest=digest_of(stats))))
+
+
+@pytest.mark.parametrize("field", ["version", "acknowledged"])
+def test_negative_counts_in_a_reply_are_refused(field: str) -> None:
+    reply = codec.reply_of(Download("shop-1", 3, SufficientStats.prior(dim=2, lam=1.0), 2))
+    with pytest.raises(FormatError, match=field):
+        codec.decode_reply(codec.encode(msgspec.structs.replace(reply, **{field: -1})))
+
+
+def test_every_entry_of_the_diagonal_has_the_ridge() -> None:
+    good = SufficientStats.prior(dim=3, lam=2.0) + SufficientStats.of([[1.0, 0.0, 0.0]], [1.0])
+    codec.require_sound(codec.reply_of(Download("shop-1", 1, good, 0)), 2.0)
+    for place in range(3):
+        Sigma = good.Sigma.copy()
+        Sigma[place, place] = 1.9
+        with pytest.raises(FormatError):
+            codec.require_sound(codec.reply_of(Download("shop-1", 1, dataclasses.replace(good, Sigma=Sigma), 0)), 2.0)

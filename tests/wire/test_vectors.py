@@ -85,7 +85,7 @@ def fields_of(message: codec.SyncRequest | codec.SyncReply) -> dict[str, Any]:
 def test_requests(case: dict[str, Any]) -> None:
     request = codec.decode_request(bytes.fromhex(case["bytes"]))
     assert fields_of(request) == case["fields"]
-    again = codec.request_of(codec.upload_of(request), model_version=request.model_version, waiting=request.waiting)
+    again = codec.request_of(codec.upload_of(request), model_version=request.model_version, unsent=request.unsent)
     assert codec.encode(again).hex() == case["bytes"]
 
 
@@ -147,7 +147,7 @@ def test_the_vectors_cover_what_they_promise() -> None:
     kinds = {story["settings"]["radius"]["kind"] for story in STORIES}
     assert kinds == set(radii.KINDS)
     assert any(story["settings"]["dim"] == 1 for story in STORIES)
-    flights = [step for story in STORIES for step in story["steps"] if step.get("in_flight") and step.get("n_waiting")]
+    flights = [step for story in STORIES for step in story["steps"] if step.get("in_flight") and step.get("n_unsent")]
     assert flights, "observations while an upload is in flight"
     at_once = [step for story in STORIES for step in story["steps"] if step["do"] == "receive" and step["upload"]]
     assert at_once, "an answer that triggers the next upload"

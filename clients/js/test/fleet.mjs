@@ -27,5 +27,5 @@ for (let round = 0; round < rounds; round++) {
 if (flush) await agent.flush();
 agent.close();
 await new Promise((resolve) => setTimeout(resolve, 50)); // the last state reaches the file
-console.log(JSON.stringify({ total: [...total], uploads, version: agent.model.version, waiting: agent.buffer.at(-3), inFlight: agent.flight?.sequence ?? null }));
+console.log(JSON.stringify({ total: [...total], uploads, version: agent.model.version, unsent: agent.buffer.at(-3), inFlight: agent.flight?.sequence ?? null }));
 process.exit(0);

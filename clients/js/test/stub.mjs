@@ -8,7 +8,7 @@ export class Stub {
   constructor(settings = {}) {
     this.settings = { ...SETTINGS, ...settings };
     this.stats = Float64Array.from([1, 0, 1, 0, 0, 0, 0, 0]);
-    Object.assign(this, { version: 0, incarnation: "", sequence: 0, bodies: [], calls: [], faults: [] });
+    Object.assign(this, { version: 0, generation: 0, incarnation: "", sequence: 0, bodies: [], calls: [], faults: [] });
   }
 
   async start() {
@@ -36,12 +36,21 @@ export class Stub {
     if (request.url === "/v1/models/news") return response.end(JSON.stringify(this.settings));
     if (request.method === "POST") this.merge(body);
     if (fault === "lost") return request.socket.destroy();
-    const tag = `"${this.version}"`;
-    if (request.headers["if-none-match"] === tag) return response.writeHead(304).end();
+    const tag = `"${this.version}-${this.generation}"`, had = request.headers["if-none-match"] ?? "";
+    const [version, generation] = had.replace(/[W/"]/g, "").split("-").map(Number);
+    const hasAll = had.startsWith("W/") && version <= this.version && generation === this.generation; // nothing was taken out
+    if (had === tag || hasAll) return response.writeHead(304).end();
     const asked = request.method === "POST" ? this.incarnation : new URL(request.url, this.url).searchParams.get("incarnation");
     const { agent, dim, settings } = this.settings, acknowledged = asked === this.incarnation ? this.sequence : 0;
     const reply = { v: 1, agent, version: this.version, acknowledged, dim, stats: packStats(this.stats), settings };
-    return response.writeHead(200, request.method === "GET" ? { ETag: tag } : {}).end(encode(reply));
+    return response.writeHead(200, { ETag: tag }).end(encode(reply));
+  }
+
+  /** Take everything out of the model again, as `forget` does with the only agent's data. */
+  forget() {
+    this.stats = Float64Array.from([1, 0, 1, 0, 0, 0, 0, 0]);
+    this.version += 1;
+    this.generation += 1;
   }
 
   merge(body) {

@@ -95,7 +95,7 @@ async function play(agent, step, at) {
     close(agent.beta, step.beta, `${at}: beta`);
   }
   close(agent.growth, step.growth, `${at}: growth`);
-  assert.equal(agent.buffer.at(-3), step.n_waiting, at);
+  assert.equal(agent.buffer.at(-3), step.n_unsent, at);
   assert.equal(agent.flight?.sequence ?? null, step.in_flight, at);
   if (!step.upload) return;
   const request = decode(await agent.request());

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from fedbandit.algorithms.base import BaseAgent, Judgement
+from fedbandit.algorithms.base import BaseAgent
 from fedbandit.algorithms.messages import Download, Pull, Receipt, Reply, Request, Upload
-from fedbandit.algorithms.rules import LinearRule, check_agent_id, one_of
+from fedbandit.algorithms.rules import LinearRule, one_of
+from fedbandit.algorithms.scoring import DecisionBasis
 from fedbandit.algorithms.server import BaseServer
 from fedbandit.core.arrays import Matrix, Vector, at_least
 from fedbandit.core.eager import EagerEstimate
 from fedbandit.core.growth import GrowthTracker, exceeds
 from fedbandit.core.ridge import RidgeModel, factorise
 from fedbandit.core.statistics import SufficientStats
+from fedbandit.wire.identifiers import check_agent_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,11 @@ class AsyncLinUCB(LinearRule):
     the same sum. `enrolment` tells a simulation when the server hears of an agent: at the "start", or at its "arrival"
     (first round), which is how Li and Wang's published figures come about.
     """
+
+    without_proof: ClassVar[str] = (
+        "it decides on rewards in its own buffer, so that what it uploads depends on them and the server's mean is "
+        "biased"
+    )
 
     gamma_up: float
     gamma_down: float
@@ -65,18 +72,10 @@ class AsyncLinUCBAgent(BaseAgent):
             self.estimate = EagerEstimate(self.shared)
         return self.estimate
 
-    def _judge(self) -> Judgement:
+    def _basis(self) -> DecisionBasis:
         estimate = self._estimate()
         beta = self.rule.beta_for(estimate, n_obs=estimate.stats.n_obs, version=self.model_version)
-        return Judgement(estimate, beta, self.model_version)
-
-    def _best(self, X: Matrix) -> tuple[int, int]:
-        with self._lock:  # the estimate changes in place
-            return super()._best(X)
-
-    def _upper(self, X: Matrix) -> tuple[Vector, int]:
-        with self._lock:
-            return super()._upper(X)
+        return DecisionBasis(estimate, beta, self.model_version)
 
     def _absorb(self, x: Vector, reward: float) -> Upload | None:
         estimate = self._estimate()

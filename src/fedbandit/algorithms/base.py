@@ -6,39 +6,23 @@ import itertools
 import threading
 import uuid
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, overload
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Protocol, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.messages import Download, Poll, Pull, Receipt, Reply, Upload
+from fedbandit.algorithms.scoring import DecisionBasis, Scores, check_k
 from fedbandit.algorithms.server import BaseServer
-from fedbandit.core.arrays import (
-    LARGEST,
-    Matrix,
-    Vector,
-    as_matrix,
-    as_reward,
-    as_vector,
-    finite,
-    frozen,
-    whole_at_least,
-)
-from fedbandit.core.decision_sets import DecisionSet, Width, first_best, top_indices
+from fedbandit.core.arrays import LARGEST, Matrix, Vector, as_matrix, as_reward, as_vector, finite, frozen, is_listing
+from fedbandit.core.decision_sets import DecisionSet, Width, has_best, top_indices
 from fedbandit.core.statistics import RunningStats, SufficientStats
-from fedbandit.errors import (
-    AlreadyObserved,
-    DimensionMismatch,
-    FeatureMismatch,
-    InvalidInput,
-    UnknownDecision,
-)
+from fedbandit.errors import AlreadyObserved, DimensionMismatch, FeatureMismatch, InvalidInput, UnknownDecision
 
 MAX_PENDING = 100_000
-MANY_NUMBERS = 2048  # decision sets from here on are searched by bounds first
+MOST_DROPPED = 256  # waiting decisions at a time, beyond the excess
 
 
 class Rule(Protocol):
@@ -51,38 +35,6 @@ class Rule(Protocol):
     def agent(self, agent_id: str, *, incarnation: str | None = None) -> BaseAgent: ...
     def server(self) -> BaseServer: ...
     def to_dict(self) -> dict[str, Any]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """What a policy thinks of each action: `upper` = `means` + β·`widths`, all (k,)."""
-
-    means: Vector
-    widths: Vector
-    upper: Vector
-
-
-class Estimate(Protocol):
-    """Anything that can judge actions: a frozen `RidgeModel` or an `EagerEstimate`."""
-
-    @property
-    def theta_hat(self) -> Vector: ...
-    @property
-    def inverse(self) -> Matrix: ...
-    @property
-    def log_det(self) -> float: ...
-    def predict(self, actions: Matrix) -> Vector: ...
-    def widths(self, actions: Matrix) -> Vector: ...
-    def upper(self, actions: Matrix, beta: float) -> Vector: ...
-    def contenders(self, actions: Matrix, beta: float) -> NDArray[np.intp] | None: ...
-
-
-class Judgement(NamedTuple):
-    """What a decision rests on."""
-
-    estimate: Estimate
-    beta: float
-    version: int
 
 
 class BaseAgent:
@@ -109,10 +61,12 @@ class BaseAgent:
         self._newest = -1  # number of the last decision made
         self._prefix = f"{self.incarnation[:12]}-"
         self._lock = threading.RLock()
+        # Held while an estimate is used; one that never changes in place needs nothing to be held.
+        self._deciding: AbstractContextManager[Any] = self._lock
 
     # -- what an algorithm defines -----------------------------------------------------------------------------
 
-    def _judge(self) -> Judgement:
+    def _basis(self) -> DecisionBasis:
         """The estimate to decide on, β, and the version of the model behind them."""
         raise NotImplementedError
 
@@ -139,7 +93,7 @@ class BaseAgent:
 
         `actions` is (K, dim), array-like or a DataFrame, and may differ every time; or any object with `best`.
         """
-        if _has_best(actions):
+        if has_best(actions):
             if k is not None:
                 raise InvalidInput("top k needs a finite array of actions, got a decision set with best()")
             return self._choose_from(actions)  # type: ignore[arg-type]
@@ -147,33 +101,48 @@ class BaseAgent:
         if k is None:
             index, version = self._best(X)
             return self._decide(X, index, version)
-        if not 1 <= whole_at_least(k, 1, "k") <= len(X):
-            raise InvalidInput(f"expected k between 1 and the {len(X)} actions there are, got {k}")
-        upper, version = self._upper(X)
-        return [self._decide(X, index, version) for index in top_indices(upper, k)]
+        check_k(k, X)
+        with self._deciding:
+            judgement = self._basis()
+            upper = judgement.upper(X)
+        return [self._decide(X, index, judgement.version) for index in top_indices(upper, k)]
 
-    def choose_many(self, decision_sets: Sequence[ArrayLike]) -> list[Decision]:
-        """One decision for each decision set, by the same model, scored in one pass."""
-        if len(decision_sets) == 0:
-            return []
+    @overload
+    def choose_many(self, decision_sets: Sequence[ArrayLike], *, k: None = None) -> list[Decision]: ...
+    @overload
+    def choose_many(self, decision_sets: Sequence[ArrayLike], *, k: int) -> list[list[Decision]]: ...
+    def choose_many(
+        self, decision_sets: Sequence[ArrayLike], *, k: int | None = None
+    ) -> list[Decision] | list[list[Decision]]:
+        """What `choose` gives for each decision set, all by the same model; nothing is decided if one set is bad."""
+        if not hasattr(decision_sets, "__len__") or isinstance(decision_sets, type):
+            raise InvalidInput(f"expected a list of decision sets, got {type(decision_sets).__name__}")
         arrays = [self._read(actions) for actions in decision_sets]
-        upper, version = self._upper(np.concatenate(arrays))
-        ends = np.cumsum([len(X) for X in arrays])
-        return [
-            self._decide(X, first_best(upper[end - len(X) : end]), version) for X, end in zip(arrays, ends, strict=True)
-        ]
+        with self._deciding:
+            judgement = self._basis()
+            if k is not None:
+                for X in arrays:
+                    check_k(k, X)
+                ranked = [top_indices(judgement.upper(X), k) for X in arrays]
+                version = judgement.version
+                return [
+                    [self._decide(X, index, version) for index in indices]
+                    for X, indices in zip(arrays, ranked, strict=True)
+                ]
+            chosen = judgement.best_of_each(arrays)
+        return [self._decide(X, index, judgement.version) for X, index in zip(arrays, chosen, strict=True)]
 
     def predict(self, X: ArrayLike) -> Vector:
         """Estimated mean reward ⟨θ̂, x⟩ of each row."""
         rows = finite(self._read(X), "rows")
-        with self._lock:
-            return np.asarray(self._judge().estimate.predict(rows))
+        with self._deciding:
+            return np.asarray(self._basis().estimate.predict(rows))
 
     def scores(self, X: ArrayLike) -> Scores:
         """Means, widths and upper bounds of each row."""
         rows = finite(self._read(X), "rows")
-        with self._lock:
-            estimate, beta, _ = self._judge()
+        with self._deciding:
+            estimate, beta, _ = self._basis()
             means, widths = estimate.predict(rows), estimate.widths(rows)
         return Scores(means, widths, means + beta * widths)
 
@@ -220,7 +189,7 @@ class BaseAgent:
     def adopt(self, message: Reply | Iterable[Reply]) -> Upload | None:
         """Take a reply (of several, those addressed to this agent); returns an upload when one is due in turn."""
         if not isinstance(message, (Download, Poll, Receipt)):
-            answers = [self.adopt(reply) for reply in message if reply.agent_id == self.agent_id]
+            answers = [self.adopt(reply) for reply in _replies_in(message) if reply.agent_id == self.agent_id]
             return next((answer for answer in answers if answer is not None), None)
         if message.agent_id != self.agent_id:
             raise InvalidInput(f"expected a reply for agent {self.agent_id!r}, got one for {message.agent_id!r}")
@@ -241,22 +210,29 @@ class BaseAgent:
 
     def _send(self, growth: float) -> Upload:
         """Turn the buffer into the next upload, and keep it until it is answered."""
-        self.sequence += 1
-        stats = SufficientStats.zeros(self.dim) if self._local is None else self._local.snapshot()
-        self.in_flight = Upload(self.agent_id, self.incarnation, self.sequence, stats, growth)
-        if self._local is not None:
-            self._local.clear()
-        return self.in_flight
+        upload = Upload(self.agent_id, self.incarnation, self.sequence + 1, self.local, growth)
+        self.in_flight = (
+            upload  # from here on it is made; an exception in between leaves the rest to `_complete_upload`
+        )
+        self._complete_upload()
+        return upload
+
+    def _complete_upload(self) -> None:
+        """What the upload in flight holds is not in the buffer."""
+        if self.in_flight is not None and self.sequence < self.in_flight.sequence:
+            self._local = None
+            self.sequence = self.in_flight.sequence
 
     def _gather(self, x: Vector, reward: float) -> None:
-        if self._local is None:
-            self._local = RunningStats(self.dim)
-        self._local.observe(x, reward)
+        (self._local or self._buffer()).observe(x, reward)
 
     def _gather_batch(self, stats: SufficientStats) -> None:
+        (self._local or self._buffer()).add(stats)
+
+    def _buffer(self) -> RunningStats:
         if self._local is None:
             self._local = RunningStats(self.dim)
-        self._local.add(stats)
+        return self._local
 
     # -- reading input -----------------------------------------------------------------------------------------
 
@@ -291,29 +267,9 @@ class BaseAgent:
 
     def _best(self, X: Matrix) -> tuple[int, int]:
         """Index of the best row and the version of the model that says so."""
-        estimate, beta, version = self._judge()
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is a named error below, not a warning
-            if X.size >= MANY_NUMBERS:
-                rows = estimate.contenders(X, beta)
-                if rows is not None:
-                    upper = estimate.upper(X[rows], beta)
-                    index = first_best(upper)
-                    if abs(upper[index]) <= LARGEST and beta > 0.0:
-                        return int(rows[index]), version
-            upper = estimate.upper(X, beta)
-            index = first_best(upper)
-        # A NaN or an infinity anywhere in X makes the best bound NaN or infinite, unless β = 0 hides the widths.
-        if not abs(upper[index]) <= LARGEST or beta == 0.0:
-            _check_scores(X, upper)
-        return index, version
-
-    def _upper(self, X: Matrix) -> tuple[Vector, int]:
-        """Upper bounds of all rows, finite or a named error, and the version of the model behind them."""
-        estimate, beta, version = self._judge()
-        with np.errstate(over="ignore", invalid="ignore"):
-            upper = estimate.upper(X, beta)
-        _check_scores(X, upper)
-        return upper, version
+        with self._deciding:
+            judgement = self._basis()
+            return judgement.best(X), judgement.version
 
     # -- decisions and their rewards ---------------------------------------------------------------------------
 
@@ -321,8 +277,8 @@ class BaseAgent:
         return self._issue(index, X[index].copy(), version)
 
     def _choose_from(self, decision_set: DecisionSet) -> Decision:
-        with self._lock:
-            estimate, beta, version = self._judge()
+        with self._deciding:
+            estimate, beta, version = self._basis()
             x = decision_set.best(estimate.theta_hat, Width(estimate.inverse), beta)
         return self._issue(None, as_vector(x, self.dim, "best()").copy(), version)
 
@@ -337,7 +293,13 @@ class BaseAgent:
         with self._lock:
             while len(self._pending) > self.max_pending:
                 with suppress(RuntimeError):  # another thread chose just now: look again
-                    self._pending.pop(next(iter(self._pending)))
+                    for number in list(itertools.islice(self._pending, self._n_to_drop())):
+                        self._pending.pop(number, None)
+
+    def _n_to_drop(self) -> int:
+        """Some more than the excess, so that not every decision has to do it."""
+        n_excess = len(self._pending) - self.max_pending
+        return n_excess + min(self.max_pending // 32, MOST_DROPPED) if n_excess > 0 else 0
 
     def _number_of(self, decision: Decision) -> int:
         prefix, _, digits = decision.id.rpartition("-")
@@ -345,14 +307,20 @@ class BaseAgent:
         mine = decision.agent_id == self.agent_id and prefix + "-" == self._prefix
         if not mine or not (0 <= number <= self._newest or number in self._pending):
             raise UnknownDecision(
-                f"agent {self.agent_id!r} never made decision {decision.id!r} of agent {decision.agent_id!r}; "
-                f"pass its row instead: observe(decision.x, reward)"
+                f"agent {self.agent_id!r} never made decision {decision.id!r} of agent {decision.agent_id!r}; bring "
+                f"the reward to that agent, or, if it expires the decision and never settles it, pass the row: "
+                f"observe(decision.x, reward)"
             )
         return number
 
-    def _settle(self, decision: Decision, number: int | None = None) -> Vector:
+    def _settle(self, decision: Decision) -> Vector:
         """The row of a decision that may be booked now; it cannot be booked again."""
-        number = self._number_of(decision) if number is None else number
+        number = self._number_of(decision)
+        x = self._waiting_row(decision, number)
+        del self._pending[number]
+        return x
+
+    def _waiting_row(self, decision: Decision, number: int) -> Vector:
         if number not in self._pending:
             raise AlreadyObserved(
                 f"decision {decision.id!r} has its reward already, expired, "
@@ -362,7 +330,6 @@ class BaseAgent:
         # One product finds every NaN, infinity and giant; only then is it worth saying which.
         if x.shape != (self.dim,) or not float(x @ x) <= LARGEST:
             x = as_vector(x, self.dim, "the decision's row")
-        del self._pending[number]
         return x
 
     def _row(self, row: Any) -> Vector:
@@ -389,10 +356,8 @@ class BaseAgent:
         """The inverse of `_state`."""
 
 
-def _has_best(actions: Any) -> bool:
-    return type(actions) is not np.ndarray and not hasattr(actions, "columns") and hasattr(actions, "best")
-
-
-def _check_scores(X: Matrix, upper: Vector) -> None:
-    finite(X, "actions")
-    finite(upper, "scores of these actions")
+def _replies_in(messages: Any) -> list[Reply]:
+    replies = list(messages) if is_listing(messages) else [messages]
+    if all(isinstance(reply, (Download, Poll, Receipt)) for reply in replies):
+        return replies
+    raise InvalidInput(f"expected a reply of a server, or a list of replies, got {messages!r}")

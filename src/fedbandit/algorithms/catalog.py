@@ -9,6 +9,7 @@ from fedbandit.algorithms.async_linucb import AsyncLinUCB
 from fedbandit.algorithms.dislinucb import DisLinUCB
 from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.algorithms.oful import OFUL
+from fedbandit.algorithms.rules import deliberate_radius
 from fedbandit.core import radius as radii
 from fedbandit.errors import InvalidParameter
 
@@ -43,6 +44,7 @@ def rule_from_dict(data: dict[str, Any]) -> AnyRule:
     if numbers.get("features") is not None:
         numbers["features"] = tuple(numbers["features"])
     try:
-        return RULES[name](**numbers)
+        with deliberate_radius():  # whoever made the rule was told
+            return RULES[name](**numbers)
     except TypeError as error:
         raise InvalidParameter(f"{name} cannot be made from {numbers}: {error}") from None

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from fedbandit.algorithms.base import BaseAgent, Judgement
+from fedbandit.algorithms.base import BaseAgent
 from fedbandit.algorithms.messages import Download, Poll, Pull, Receipt, Reply, Request, Upload
-from fedbandit.algorithms.rules import LinearRule, check_agent_id, one_of
+from fedbandit.algorithms.rules import LinearRule, one_of
+from fedbandit.algorithms.scoring import DecisionBasis
 from fedbandit.algorithms.server import BaseServer
 from fedbandit.core.arrays import Matrix, Vector, at_least
 from fedbandit.core.eager import EagerEstimate
 from fedbandit.core.growth import GrowthTracker, exceeds
 from fedbandit.core.statistics import SufficientStats
+from fedbandit.wire.identifiers import check_agent_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,11 @@ class DisLinUCB(LinearRule):
     An agent asks for one when log(det V_i / det V_last) · n_i > D, with n_i its own rounds since the last.
     `enrolment` tells a simulation when the server hears of an agent: at the "start", or at its "arrival" (first round).
     """
+
+    without_proof: ClassVar[str] = (
+        "each agent adds its own data to what was synchronised, so that it holds for one agent between two "
+        "synchronisations with probability 1 - delta, and not for all of them together"
+    )
 
     threshold: float
     enrolment: str = "start"
@@ -57,18 +64,10 @@ class DisLinUCBAgent(BaseAgent):
             self.estimate = EagerEstimate(self.synchronised)
         return self.estimate
 
-    def _judge(self) -> Judgement:
+    def _basis(self) -> DecisionBasis:
         estimate = self._estimate()
         beta = self.rule.beta_for(estimate, n_obs=estimate.stats.n_obs, version=self.model_version)
-        return Judgement(estimate, beta, self.model_version)
-
-    def _best(self, X: Matrix) -> tuple[int, int]:
-        with self._lock:  # the estimate changes in place
-            return super()._best(X)
-
-    def _upper(self, X: Matrix) -> tuple[Vector, int]:
-        with self._lock:
-            return super()._upper(X)
+        return DecisionBasis(estimate, beta, self.model_version)
 
     def _absorb(self, x: Vector, reward: float) -> Upload | None:
         self._gather(x, reward)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fedbandit.algorithms.base import BaseAgent, Judgement
+from fedbandit.algorithms.adoption_check import AdoptionCheck
+from fedbandit.algorithms.base import BaseAgent
 from fedbandit.algorithms.messages import Download, Pull, Receipt, Request, Upload
-from fedbandit.algorithms.rules import LinearRule, check_agent_id, one_of
+from fedbandit.algorithms.rules import LinearRule, one_of
+from fedbandit.algorithms.scoring import DecisionBasis
 from fedbandit.algorithms.server import BaseServer
 from fedbandit.core import radius as radii
 from fedbandit.core.arrays import Matrix, Vector, at_least, whole_at_least
 from fedbandit.core.growth import GrowthTracker, exceeds
+from fedbandit.core.products import times_vector
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.errors import InvalidParameter
+from fedbandit.wire.identifiers import check_agent_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,29 +84,33 @@ class FedLinUCBAgent(BaseAgent):
 
     def __init__(self, rule: FedLinUCB, agent_id: str, incarnation: str | None) -> None:
         super().__init__(rule, agent_id, incarnation)
+        self._deciding = nullcontext()  # judgements are replaced, never changed
         self.model: RidgeModel = rule.prior_model
-        self._judgement: Judgement | None = None
+        self._judgement: DecisionBasis | None = None
         self._tracker: GrowthTracker | None = None
         self._threshold = math.log1p(rule.alpha)
         self._top_bound = 0.0  # ≥ λ_max(Σ_m⁻¹ Σ_loc), for the spectral trigger
         self._wants_model = rule.join
+        self._own_buffer = False  # whether this agent held data that the model lacks when it adopted the model
         self._spectral = rule.trigger == "spectral"
+        self._answer_watch: AdoptionCheck | None = AdoptionCheck()
 
     # -- deciding
 
-    def _judge(self) -> Judgement:
+    def _basis(self) -> DecisionBasis:
         judgement = self._judgement
         if judgement is None:
             with self._lock:
                 model, version = self.model, self.model_version
-                beta = self.rule.beta_for(model, n_obs=model.stats.n_obs, version=version)
-                judgement = self._judgement = Judgement(model, beta, version)
+                held = self._own_buffer
+                beta = self.rule.beta_for(model, n_obs=model.stats.n_obs, version=version, own_buffer=held)
+                judgement = self._judgement = DecisionBasis(model, beta, version)
         return judgement
 
     @property
     def beta(self) -> float:
         """The confidence radius of the current model."""
-        return self._judge().beta
+        return self._basis().beta
 
     @property
     def growth(self) -> float:
@@ -113,24 +122,32 @@ class FedLinUCBAgent(BaseAgent):
 
     def _absorb(self, x: Vector, reward: float) -> Upload | None:
         self._gather(x, reward)
+        if self._tracker is None and self._holds_more_than_one():
+            self._count_growth()  # an exception came between a new model and its growth
+            return self._exchange_if_due()
         tracker = self._tracker or self._tracking()
         growth = tracker.observe(x)
         if tracker.is_stale:
-            tracker.restart(self._everything())
+            self._renew(tracker)
             growth = tracker.value
         if self._spectral:
-            z = self.model.factor.W @ x
+            z = times_vector(self.model.factor.W, x)
             self._top_bound += float(z @ z)
         return None if growth <= self._threshold else self._exchange_if_due()
 
+    def _renew(self, tracker: GrowthTracker) -> None:
+        """Called when rounding may have built up."""
+        tracker.restart(self._everything())
+
     def _absorb_batch(self, stats: SufficientStats, X: Matrix, y: Vector) -> Upload | None:
         self._gather_batch(stats)
-        self._tracking().restart(self._everything())
-        self._top_bound = math.inf
+        self._count_growth()
         return self._exchange_if_due()
 
     def _exchange_if_due(self) -> Upload | None:
         """The trigger (Algorithm 1, line 8); one exchange at a time."""
+        if self._answer_watch is not None and not self._answer_watch.look(self):
+            self._answer_watch = None
         if self.in_flight is None and self.should_upload:
             return self.upload_now()
         return None
@@ -176,8 +193,10 @@ class FedLinUCBAgent(BaseAgent):
         if download.version < self.model_version:
             return self._recount()  # a late reply: a newer model is in use, but the upload may be answered now
         self._wants_model = False
+        self._tracker = None
         self.model = RidgeModel(download.stats)
         self.model_version = download.version
+        self._own_buffer = self.in_flight is not None or (self._local is not None and self._local.n_obs > 0)
         self.n_switches += 1
         self._judgement = None
         return self._recount()
@@ -188,9 +207,17 @@ class FedLinUCBAgent(BaseAgent):
         self._top_bound = 0.0
         if self.in_flight is None and (self._local is None or self._local.n_obs == 0):
             return None
-        self._tracking().restart(self._everything())
-        self._top_bound = math.inf
+        self._count_growth()
         return self._exchange_if_due()
+
+    def _count_growth(self) -> None:
+        """Exactly, from all data that the model does not hold."""
+        tracker = GrowthTracker(self.model.inverse, self.model.log_det)
+        tracker.restart(self._everything())
+        self._tracker, self._top_bound = tracker, math.inf
+
+    def _holds_more_than_one(self) -> bool:
+        return self.in_flight is not None or (self._local is not None and self._local.n_obs > 1)
 
     def _tracking(self) -> GrowthTracker:
         if self._tracker is None:
@@ -211,9 +238,10 @@ class FedLinUCBAgent(BaseAgent):
     def _state(self) -> dict[str, Any]:
         return {
             "model": self.model.stats,
-            "tracker": None if self._tracker is None else self._tracker.state(),
+            "tracker": None if self._tracker is None or self._tracker.is_at_base else self._tracker.state(),
             "top_bound": self._top_bound,
             "wants_model": self._wants_model,
+            "own_buffer": self._own_buffer,
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -222,6 +250,7 @@ class FedLinUCBAgent(BaseAgent):
             self._tracker = GrowthTracker.from_state(state["tracker"], self.dim)
         self._top_bound = state["top_bound"]
         self._wants_model = state["wants_model"]
+        self._own_buffer = state["own_buffer"]
 
 
 class FedLinUCBServer(BaseServer):

@@ -7,15 +7,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fedbandit.algorithms.base import BaseAgent, Judgement
+from fedbandit.algorithms.adoption_check import AdoptionCheck
+from fedbandit.algorithms.base import BaseAgent
 from fedbandit.algorithms.messages import Download, Pull, Receipt, Reply, Request, Upload
-from fedbandit.algorithms.rules import LinearRule, check_agent_id, one_of
+from fedbandit.algorithms.rules import LinearRule, one_of
+from fedbandit.algorithms.scoring import DecisionBasis
 from fedbandit.algorithms.server import BaseServer
+from fedbandit.core import radius as radii
 from fedbandit.core.arrays import Matrix, Vector, at_least
 from fedbandit.core.eager import EagerEstimate
 from fedbandit.core.growth import GrowthTracker, exceeds
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
+from fedbandit.wire.identifiers import check_agent_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,14 @@ class OFUL(LinearRule):
             return IndependentAgent(self, name, incarnation)
         return RareSwitchingAgent(self, name, incarnation)
 
+    def check_fleet(self, n_agents: int) -> None:
+        if self.mode == "independent" and n_agents > 1 and isinstance(self.radius, radii.Exogenous | radii.Adaptive):
+            self._warn_unproven(
+                f"fb.radius.{self.radius.kind} holds for each of {n_agents} independent OFUL agents by itself with "
+                f"probability 1 - delta, and not for all of them together; for that divide delta by {n_agents}",
+                stacklevel=3,  # this, the driver
+            )
+
     def server(self) -> SharedServer:
         """A new server at the prior; independent agents never speak to it."""
         return SharedServer(self, self.prior)
@@ -60,22 +72,14 @@ class IndependentAgent(BaseAgent):
         super().__init__(rule, agent_id, incarnation)
         self.estimate: EagerEstimate | None = None
 
-    def _judge(self) -> Judgement:
+    def _basis(self) -> DecisionBasis:
         if self.estimate is None:
             prior = self.rule.prior_model
-            return Judgement(prior, self.rule.beta_for(prior, n_obs=0, version=0), 0)
+            return DecisionBasis(prior, self.rule.beta_for(prior, n_obs=0, version=0), 0)
         n_obs = self.estimate.stats.n_obs
-        return Judgement(
+        return DecisionBasis(
             self.estimate, self.rule.beta_for(self.estimate, n_obs=n_obs, version=n_obs), self.model_version
         )
-
-    def _best(self, X: Matrix) -> tuple[int, int]:
-        with self._lock:  # the estimate changes in place
-            return super()._best(X)
-
-    def _upper(self, X: Matrix) -> tuple[Vector, int]:
-        with self._lock:
-            return super()._upper(X)
 
     def _absorb(self, x: Vector, reward: float) -> Upload | None:
         if self.estimate is None:
@@ -121,9 +125,9 @@ class RareSwitchingAgent(BaseAgent):
         self.tracker: GrowthTracker | None = None
         self._threshold = math.log1p(rule.switching or 0.0)
 
-    def _judge(self) -> Judgement:
+    def _basis(self) -> DecisionBasis:
         model, version = self.model, self.model_version
-        return Judgement(model, self.rule.beta_for(model, n_obs=model.stats.n_obs, version=version), version)
+        return DecisionBasis(model, self.rule.beta_for(model, n_obs=model.stats.n_obs, version=version), version)
 
     def _absorb(self, x: Vector, reward: float) -> Upload | None:
         self._gather(x, reward)
@@ -174,10 +178,11 @@ class SharedAgent(BaseAgent):
     def __init__(self, rule: OFUL, agent_id: str, incarnation: str | None) -> None:
         super().__init__(rule, agent_id, incarnation)
         self.model = rule.prior_model
+        self._answer_watch: AdoptionCheck | None = AdoptionCheck()
 
-    def _judge(self) -> Judgement:
+    def _basis(self) -> DecisionBasis:
         model, version = self.model, self.model_version
-        return Judgement(model, self.rule.beta_for(model, n_obs=model.stats.n_obs, version=version), version)
+        return DecisionBasis(model, self.rule.beta_for(model, n_obs=model.stats.n_obs, version=version), version)
 
     def _absorb(self, x: Vector, reward: float) -> Upload | None:
         self._gather(x, reward)
@@ -188,6 +193,8 @@ class SharedAgent(BaseAgent):
         return self._send_if_free()
 
     def _send_if_free(self) -> Upload | None:
+        if self._answer_watch is not None and not self._answer_watch.look(self):
+            self._answer_watch = None
         if self.in_flight is not None or self._local is None or self._local.n_obs == 0:
             return None
         return self._send(0.0)

@@ -52,17 +52,21 @@ class BaseServer:
 
     def _merge_once(self, upload: Upload) -> bool:
         """Count the upload if it is the next of its agent; False if it is a retry that was counted before."""
+        if not isinstance(upload, Upload):
+            raise InvalidInput(f"expected an upload or a pull, got {type(upload).__name__}")
         if upload.stats.dim != self.dim:
             raise DimensionMismatch(f"expected an upload with {self.dim} features, got {upload.stats.dim}")
         _finite_upload(upload)
         digest = upload.digest()
         if not is_next(self.ledger.get(upload.agent_id), self.retired.get(upload.agent_id, set()), upload, digest):
             return False
+        merged, entry = self.stats + upload.stats, LedgerEntry(upload.incarnation, upload.sequence, digest)
         known = self.ledger.get(upload.agent_id)
         if known is not None and known.incarnation != upload.incarnation:
             self.retired.setdefault(upload.agent_id, set()).add(known.incarnation)
-        self.ledger[upload.agent_id] = LedgerEntry(upload.incarnation, upload.sequence, digest)
-        self.stats = self.stats + upload.stats
+        # Without a call in between: a signal handler that raises must not leave the entry without the sums.
+        self.ledger[upload.agent_id] = entry
+        self.stats = merged
         self.version += 1
         return True
 

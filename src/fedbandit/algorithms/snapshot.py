@@ -26,6 +26,11 @@ def dump_agent(agent: BaseAgent) -> bytes:
 
 def agent_state(agent: BaseAgent, *, pending: bool = True) -> dict[str, Any]:
     """An agent's state as plain values, without its rule; `pending` leaves the decisions to somebody else's books."""
+    return {key: plain_values(value) for key, value in agent_values(agent, pending=pending).items()}
+
+
+def agent_values(agent: BaseAgent, *, pending: bool = True) -> dict[str, Any]:
+    """The same with statistics as they are: nothing in it changes later, and it takes little time to gather."""
     with agent._lock:
         upload = agent.in_flight
         return {
@@ -36,14 +41,14 @@ def agent_state(agent: BaseAgent, *, pending: bool = True) -> dict[str, Any]:
             "sequence": agent.sequence,
             "in_flight": None
             if upload is None
-            else {"sequence": upload.sequence, "stats": _pack(upload.stats), "growth": upload.growth},
+            else {"sequence": upload.sequence, "stats": upload.stats, "growth": upload.growth},
             "n_rounds": agent.n_rounds,
             "n_switches": agent.n_switches,
             "max_pending": agent.max_pending,
             "pending": list(agent._pending) if pending else [],
             "next_decision": next(agent._decisions) + 1,  # skips a number rather than racing with `choose`
-            "local": None if agent._local is None else _pack(agent.local),
-            "own": _pack_all(agent._state()),
+            "local": None if agent._local is None else agent.local,
+            "own": agent._state(),
         }
 
 
@@ -57,7 +62,7 @@ def dump_server(server: BaseServer) -> bytes:
             "version": server.version,
             "ledger": {k: [e.incarnation, e.sequence, e.digest] for k, e in server.ledger.items()},
             "retired": {k: sorted(v) for k, v in server.retired.items()},
-            "own": _pack_all(server._state()),
+            "own": plain_values(server._state()),
         },
     )
 
@@ -131,11 +136,12 @@ def _unpack(data: dict[str, Any]) -> SufficientStats:
     return stats_from_bytes(data["stats"], int(data["dim"]))
 
 
-def _pack_all(value: Any) -> Any:
+def plain_values(value: Any) -> Any:
+    """A state with each of its statistics as canonical bytes."""
     if isinstance(value, SufficientStats):
         return _pack(value)
     if isinstance(value, dict):
-        return {key: _pack_all(item) for key, item in value.items()}
+        return {key: plain_values(item) for key, item in value.items()}
     return value
 
 

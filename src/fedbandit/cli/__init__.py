@@ -1,1 +1,1 @@
-"""The command line: it stands on top and wires things; nobody imports it."""
+"""The command line: the top layer, which no other layer imports."""

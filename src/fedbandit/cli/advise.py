@@ -8,39 +8,54 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedbandit.cli.files import check_file
 from fedbandit.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from fedbandit.experiments.advise import Advice
+    from fedbandit.experiments.advice.advise import Advice
 
 
 def advise(
-    log: Annotated[Path, typer.Argument(help="csv or parquet, one line a decision; see docs/real-data.md.")],
-    out: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("advice.html"),
-    agent: Annotated[str, typer.Option(help="Column: who decided.")] = "agent",
-    reward: Annotated[str, typer.Option(help="Column: what it paid.")] = "reward",
-    action: Annotated[str, typer.Option(help="Column, if there: which arm was taken.")] = "action",
-    decision: Annotated[str, typer.Option(help="Column, if there: lines of one decision set.")] = "decision",
-    propensity: Annotated[str, typer.Option(help="Column, if there: how probable the choice was.")] = "propensity",
+    log: Annotated[Path, typer.Argument(help="CSV or Parquet with one line per decision; see docs/real-data.md.")],
+    out: Annotated[Path, typer.Option(help="File for the HTML report.")] = Path("advice.html"),
+    agent: Annotated[str, typer.Option(help="Column with the agent's name.")] = "agent",
+    reward: Annotated[str, typer.Option(help="Column with the reward.")] = "reward",
+    action: Annotated[str, typer.Option(help="Optional column with the chosen arm.")] = "action",
+    decision: Annotated[
+        str, typer.Option(help="Optional column that groups the lines of one decision set.")
+    ] = "decision",
+    propensity: Annotated[str, typer.Option(help="Optional column with the probability of the choice.")] = "propensity",
     feature: Annotated[
-        list[str] | None, typer.Option(help="Column that is a feature; all other numeric columns when left out.")
+        list[str] | None,
+        typer.Option(
+            help="Column to use as a feature, text too; may be given several times. Without it: all other columns of "
+            "numbers, but identifiers."
+        ),
     ] = None,
-    messages: Annotated[int | None, typer.Option(help="A budget: the best α with at most so many messages.")] = None,
-    beta: Annotated[float | None, typer.Option(help="Confidence radius; 1.5 times the noise when left out.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Decisions to simulate; as many as logged, up to 20 000.")] = None,
-    seeds: Annotated[int, typer.Option(help="Simulated runs of each way to learn.")] = 5,
-    seed: Annotated[int, typer.Option(help="The first seed; the same seed gives the same page.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="Column to exclude from the features; may be repeated.")
+    ] = None,
+    messages: Annotated[int | None, typer.Option(help="Message budget: choose the best α within it.")] = None,
+    beta: Annotated[
+        float | None, typer.Option(help="Confidence radius (default: 1.5 times the estimated noise).")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Decisions to simulate (default: as many as logged, at most 20 000).")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Simulated runs of each configuration, at least 2.")] = 5,
+    seed: Annotated[int, typer.Option(help="First seed; the same seed gives the same report.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Read a log and say whether its agents should learn together, who does not belong, and which α to take."""
+    """Read a log and report whether its agents should learn together, which of them differ, and which α to use."""
     try:
-        from fedbandit.experiments.advise import advise as judge
-        from fedbandit.experiments.advise_page import headline, render
-        from fedbandit.experiments.advise_world import ALPHAS
-        from fedbandit.experiments.logged import read_log
-        from fedbandit.experiments.store import write_whole
+        from fedbandit.durable_files import write_whole
+        from fedbandit.experiments.advice.advise import advise as judge
+        from fedbandit.experiments.advice.fitted_world import ALPHAS
+        from fedbandit.experiments.advice.log import read_log
+        from fedbandit.experiments.advice.report_page import headline, render
     except ImportError as error:
         raise MissingExtra(f"advice needs the lab extra: pip install 'fedbandit[lab]' ({error})") from error
+    check_file(out, "--out")
     data = read_log(
         log,
         agent=agent,
@@ -49,6 +64,7 @@ def advise(
         decision=decision,
         propensity=propensity,
         features=feature,
+        ignore=ignore or (),
     )
     with _progress((len(ALPHAS) + 2) * seeds, quiet=as_json) as advance:
         advice = judge(data, seed=seed, n_seeds=seeds, n_rounds=rounds, beta=beta, messages=messages, watch=advance)
@@ -66,6 +82,12 @@ def facts_of(advice: Advice) -> dict[str, Any]:
         "verdict": advice.verdict,
         "reasons": list(advice.reasons),
         "alpha": advice.choice.alpha if advice.verdict.startswith("yes") else None,
+        "reaches_its_aim": advice.reaches_its_aim,
+        "features": list(advice.log.feature_names),
+        "arms": None if advice.log.arms is None else list(advice.log.arms),
+        "left_out": dict(advice.log.left_out),
+        "explained": advice.explained.best,
+        "explains_anything": advice.explained.anything,
         "beta": outlook.beta,
         "lam": outlook.lam,
         "gain": [advice.choice.gain.mean, advice.choice.gain.low, advice.choice.gain.high],
@@ -88,9 +110,9 @@ def _print(title: str, advice: Advice, out: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fedbandit.experiments.advise_page import table_of
-    from fedbandit.experiments.summary import Interval
-    from fedbandit.experiments.tables import around, number
+    from fedbandit.experiments.advice.report_page import table_of
+    from fedbandit.experiments.compare import Interval
+    from fedbandit.experiments.output.tables import around, number
 
     console = Console()
     console.print(f"\n[bold]{title}[/bold]\n")
@@ -104,7 +126,7 @@ def _print(title: str, advice: Advice, out: Path) -> None:
         cells = [around(v) if isinstance(v, Interval) else "–" if v is None else v for v in row]
         table.add_row(*(number(v) if isinstance(v, float) else str(v) for v in cells))
     console.print(table)
-    console.print(f"\nThe whole story with figures: {out}")
+    console.print(f"\nThe full report with figures: {out}")
 
 
 def _progress(total: int, *, quiet: bool) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import signal
 import sys
@@ -12,10 +13,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import fedbandit as fb
+from fedbandit.core.arrays import whole_at_least
 from fedbandit.errors import DimensionMismatch, InvalidParameter
 from fedbandit.simulation.participation import Even
 from fedbandit.simulation.runner import rounds_of, value_of
-from fedbandit.simulation.worlds import WORLDS
+from fedbandit.simulation.worlds import WORLDS, reseed
 
 
 def agent(
@@ -23,27 +25,40 @@ def agent(
     url: Annotated[str, typer.Option(envvar="FEDBANDIT_URL", help="Address of the server.")],
     token: Annotated[str, typer.Option(envvar="FEDBANDIT_TOKEN", help="The agent's token.", show_default=False)],
     name: Annotated[str | None, typer.Option("--agent", help="The agent's name, checked against the token.")] = None,
-    state_dir: Annotated[Path | None, typer.Option(help="Directory of the journal; it survives a kill.")] = None,
-    durability: Annotated[str, typer.Option(help="'fast' survives the process, 'strict' power loss.")] = "fast",
-    sync: Annotated[str, typer.Option(help="'background', or 'inline' to exchange before answering.")] = "background",
-    refresh_after: Annotated[float | None, typer.Option(help="Fetch the model after so many silent seconds.")] = None,
-    min_upload: Annotated[int, typer.Option(help="Fewest observations in an upload.")] = 1,
-    keep_mb: Annotated[float, typer.Option(help="Megabytes of answered uploads to keep for a restored server.")] = 4.0,
+    state_dir: Annotated[Path | None, typer.Option(help="Directory of the journal, which survives a crash.")] = None,
+    durability: Annotated[
+        str, typer.Option(help="'fast' survives a crash of the process, 'strict' also a power failure.")
+    ] = "fast",
+    sync: Annotated[str, typer.Option(help="'background', or 'inline' to exchange before each reply.")] = "background",
+    refresh_after: Annotated[
+        float | None, typer.Option(help="Fetch the model after this many seconds without an exchange.")
+    ] = None,
+    min_upload: Annotated[int, typer.Option(help="Minimum number of observations in an upload.")] = 1,
+    keep_mb: Annotated[
+        float,
+        typer.Option(help="Megabytes of acknowledged uploads to keep, in case the server is restored from a backup."),
+    ] = 4.0,
     rejoin: Annotated[
-        bool, typer.Option("--rejoin", help="Go on as a new incarnation if the server was restored too far back.")
+        bool,
+        typer.Option(
+            "--rejoin", help="Continue as a new incarnation if the server was restored to a state that is too old."
+        ),
     ] = False,
     ca: Annotated[Path | None, typer.Option(help="Certificates to trust, PEM.")] = None,
     cert: Annotated[Path | None, typer.Option(help="The agent's own certificate, PEM.")] = None,
     key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
     world: Annotated[
-        str | None, typer.Option(help=f"Play in a world instead of reading lines: {', '.join(WORLDS)}.")
+        str | None, typer.Option(help=f"Run in a simulated world instead of reading lines: {', '.join(WORLDS)}.")
     ] = None,
-    rounds: Annotated[int, typer.Option(help="With --world: rounds to play.")] = 1000,
-    seed: Annotated[int, typer.Option(help="With --world: seed of its decision sets and noise.")] = 0,
+    rounds: Annotated[int, typer.Option(help="With --world: number of rounds.")] = 1000,
+    seed: Annotated[int, typer.Option(help="With --world: seed of this agent's decision sets and noise.")] = 0,
+    world_seed: Annotated[
+        int, typer.Option(help="With --world: seed of θ* and of everything else that all agents share.")
+    ] = 0,
     actions: Annotated[int | None, typer.Option(help="With --world: actions in a decision set.")] = None,
     noise: Annotated[float | None, typer.Option(help="With --world: standard deviation of the noise.")] = None,
 ) -> None:
-    """Run one live agent. Without --world it reads lines of JSON and answers each with one line (docs/sdk.md)."""
+    """Run one live agent. Without --world it reads JSON lines and writes one line in reply to each (docs/sdk.md)."""
     signal.signal(signal.SIGTERM, _leave)
     with fb.connect(
         url,
@@ -62,9 +77,10 @@ def agent(
         key=key,
     ) as live:
         if world is not None:
-            print(json.dumps(play(live, world, n_rounds=rounds, seed=seed, n_actions=actions, noise=noise), indent=1))
+            numbers: dict[str, Any] = {"n_rounds": rounds, "seed": seed, "world_seed": world_seed}
+            print(json.dumps(play(live, world, n_actions=actions, noise=noise, **numbers), indent=1))
             return
-        from fedbandit.sdk.pipe import serve_lines
+        from fedbandit.sdk.jsonl import serve_lines
 
         try:
             serve_lines(live, sys.stdin, _write)
@@ -73,17 +89,35 @@ def agent(
 
 
 def play(
-    live: fb.LiveAgent, name: str, *, n_rounds: int, seed: int, n_actions: int | None, noise: float | None
+    live: fb.LiveAgent,
+    name: str,
+    *,
+    n_rounds: int,
+    seed: int,
+    world_seed: int = 0,
+    n_actions: int | None = None,
+    noise: float | None = None,
 ) -> dict[str, Any]:
-    """Play rounds of a world and sum up what came of it; everything observed is on the server at the end."""
+    """Play rounds of a world and sum up what came of it; everything observed is on the server at the end.
+
+    Agents with the same `world_seed` learn the same θ*, whatever their `seed`.
+    """
+    n_rounds = whole_at_least(n_rounds, 1, "rounds")
     if name not in WORLDS:
         raise InvalidParameter(f"expected world to be one of {', '.join(WORLDS)}, got {name!r}")
     given = {"n_actions": n_actions, "noise": noise}
     dim = live.model.dim
-    place = WORLDS[name](dim=dim, **{key: value for key, value in given.items() if value is not None})
+    numbers = {key: value for key, value in given.items() if value is not None}
+    unknown = numbers.keys() - inspect.signature(WORLDS[name]).parameters.keys()
+    if unknown:
+        raise InvalidParameter(f"the {name} world has no {', '.join(sorted(unknown))}")
+    place = WORLDS[name](dim=dim, **numbers)
     if place.dim != dim:
         raise DimensionMismatch(f"the model has {dim} features, the {name} world {place.dim}")
-    stream, blocks = rounds_of(place, Even(), n_agents=1, n_rounds=n_rounds, seed=seed)
+    stream, blocks = rounds_of(
+        place, Even(), n_agents=1, n_rounds=n_rounds, seed=whole_at_least(world_seed, 0, "world_seed")
+    )
+    reseed(stream, whole_at_least(seed, 0, "seed"))
     reward_sum = regret = 0.0
     t = 0
     for _, block in blocks:

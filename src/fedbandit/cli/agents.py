@@ -1,32 +1,41 @@
-"""`fedbandit agents`: add, list, show, revoke, forget."""
+"""`fedbandit agents`: add, list, show, revoke, forget, quarantine, release."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from fedbandit.cli.calls import DEFAULT_URL, AsJson, CaCert, Caller, Token, Url, print_json, print_table, shown
+from fedbandit.cli.admin_client import (
+    DEFAULT_URL,
+    AdminClient,
+    AsJson,
+    CaCert,
+    Token,
+    Url,
+    print_json,
+    print_table,
+    shown,
+)
 
 app = typer.Typer(no_args_is_help=True, help="Agents of a model.")
 Model = Annotated[str, typer.Argument(help="Name of the model.")]
 Name = Annotated[str, typer.Argument(help="Name of the agent.")]
-IN_A_LIST = ["name", "last_seen", "n_uploads", "n_obs", "mean_reward", "waiting", "sequence", "revoked"]
+IN_A_LIST = ["name", "last_seen", "n_uploads", "n_obs", "mean_reward", "unsent", "sequence", "revoked", "quarantined"]
 
 
 @app.command()
 def add(
     model: Model,
     names: Annotated[list[str], typer.Argument(help="Names of the agents.")],
-    renew: Annotated[bool, typer.Option("--renew", help="Give an agent that exists a new token.")] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="Issue a new token for an existing agent.")] = False,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
     token: Token = "",
     ca_cert: CaCert = None,
 ) -> None:
-    """Let agents in and print their tokens, which are shown only here; one agent's token stands alone on its line."""
-    caller = Caller(url, token, ca_cert)
+    """Add agents and print their tokens, which are shown only once. The token of a single agent is printed alone."""
+    caller = AdminClient(url, token, ca_cert)
     added = [caller.call("POST", "models", model, "agents", body={"name": name, "renew": renew}) for name in names]
     if as_json:
         print_json(added if len(added) > 1 else added[0])
@@ -41,9 +50,9 @@ def add(
 def list_agents(
     model: Model,
     page: Annotated[int, typer.Option(help="Page, from 1.")] = 1,
-    per_page: Annotated[int, typer.Option(help="Agents on a page.")] = 50,
+    per_page: Annotated[int, typer.Option(help="Agents per page.")] = 50,
     sort: Annotated[
-        str, typer.Option(help="name, last_seen, n_obs, n_uploads, …; '-' before it turns it round.")
+        str, typer.Option(help="Sort by name, last_seen, n_obs, n_uploads, …; a leading '-' reverses the order.")
     ] = "name",
     search: Annotated[str, typer.Option(help="Only names that contain this.")] = "",
     as_json: AsJson = False,
@@ -51,13 +60,13 @@ def list_agents(
     token: Token = "",
     ca_cert: CaCert = None,
 ) -> None:
-    """A page of agents."""
+    """List the agents of a model, one page at a time."""
     query = {"page": page, "per_page": per_page, "sort": sort, "search": search}
-    found = Caller(url, token, ca_cert).call("GET", "models", model, "agents", query=query)
+    found = AdminClient(url, token, ca_cert).call("GET", "models", model, "agents", query=query)
     if as_json:
         print_json(found)
         return
-    print_table(IN_A_LIST, [[_cell(key, agent[key]) for key in IN_A_LIST] for agent in found["agents"]])
+    print_table(IN_A_LIST, [[shown(agent[key], key) for key in IN_A_LIST] for agent in found["agents"]])
     typer.echo(f"{len(found['agents'])} of {found['total']}")
 
 
@@ -65,23 +74,23 @@ def list_agents(
 def show(
     model: Model, name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = "", ca_cert: CaCert = None
 ) -> None:
-    """One agent with its weight: its share of the information, and its pull on the estimate."""
-    caller = Caller(url, token, ca_cert)
+    """Show one agent with its share of the information and its influence on the estimate."""
+    caller = AdminClient(url, token, ca_cert)
     agent = caller.call("GET", "models", model, "agents", name)
-    agent["weight"] = weight = caller.call("GET", "models", model, "agents", name, "weight")
+    agent["influence"] = influence = caller.call("GET", "models", model, "agents", name, "influence")
     if as_json:
         print_json(agent)
         return
-    told = {key: _cell(key, agent[key]) for key in [*IN_A_LIST, "incarnation", "alpha", "worst_alpha", "model_version"]}
-    told["share of information"] = f"{weight['share']:.1%}"
-    told["pull on the estimate"] = f"{weight['pull']:.4g}, where β = {weight['beta']:.4g}"
+    told = {key: shown(agent[key], key) for key in [*IN_A_LIST, "incarnation", "alpha", "worst_alpha", "model_version"]}
+    told["share of information"] = f"{influence['share']:.1%}"
+    told["influence on the estimate"] = f"{shown(influence['shift'])}, where β = {shown(influence['beta'])}"
     print_table(["", ""], [[key, value] for key, value in told.items()])
 
 
 @app.command()
 def revoke(model: Model, name: Name, url: Url = DEFAULT_URL, token: Token = "", ca_cert: CaCert = None) -> None:
-    """Make an agent's token worthless, at once; what it contributed stays."""
-    Caller(url, token, ca_cert).call("POST", "models", model, "agents", name, "revoke")
+    """Revoke an agent's token immediately; its contribution stays."""
+    AdminClient(url, token, ca_cert).call("POST", "models", model, "agents", name, "revoke")
     typer.echo(f"revoked {name}")
 
 
@@ -94,14 +103,22 @@ def forget(
     token: Token = "",
     ca_cert: CaCert = None,
 ) -> None:
-    """Remove an agent's contribution exactly; its incarnation cannot bring it back."""
+    """Remove an agent's contribution exactly; this incarnation cannot upload it again."""
     if not yes:
         typer.confirm(f"Remove everything that {name} contributed to {model}?", abort=True)
-    after = Caller(url, token, ca_cert).call("POST", "models", model, "agents", name, "forget")
+    after = AdminClient(url, token, ca_cert).call("POST", "models", model, "agents", name, "forget")
     typer.echo(f"forgot {name}; {model} has {after['n_obs']} observations at version {after['version']}")
 
 
-def _cell(key: str, value: Any) -> str:
-    if key == "last_seen" and value is not None:
-        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    return shown(value)
+@app.command()
+def quarantine(model: Model, name: Name, url: Url = DEFAULT_URL, token: Token = "", ca_cert: CaCert = None) -> None:
+    """Remove an agent's contribution from the model and hold its further uploads until it is released or forgotten."""
+    after = AdminClient(url, token, ca_cert).call("POST", "models", model, "agents", name, "quarantine")
+    typer.echo(f"{name} is in quarantine; {model} has {after['n_obs']} observations at version {after['version']}")
+
+
+@app.command()
+def release(model: Model, name: Name, url: Url = DEFAULT_URL, token: Token = "", ca_cert: CaCert = None) -> None:
+    """Release an agent from quarantine: merge its contribution and everything it uploaded meanwhile."""
+    after = AdminClient(url, token, ca_cert).call("POST", "models", model, "agents", name, "release")
+    typer.echo(f"released {name}; {model} has {after['n_obs']} observations at version {after['version']}")

@@ -14,8 +14,8 @@ def backup(
     out: Annotated[Path, typer.Option(help="File to write; it must not exist.")],
     data: Data = Path("fedbandit-data"),
 ) -> None:
-    """Copy a server's store into one file, while it runs."""
-    from fedbandit.service.backup import backup as make
+    """Copy the store of a running server into one file."""
+    from fedbandit.service.admin.backup import backup as make
 
     make(data, out)
     typer.echo(f"{out} holds {data} as of now")
@@ -25,8 +25,8 @@ def restore(
     source: Annotated[Path, typer.Option("--from", help="A file that `fedbandit backup` wrote.")],
     data: Data = Path("fedbandit-data"),
 ) -> None:
-    """Put a backup in the place of a stopped server's store; the old one is moved aside."""
-    from fedbandit.service.backup import restore as bring_back
+    """Replace the store of a stopped server by a backup; the old store is moved aside."""
+    from fedbandit.service.admin.backup import restore as bring_back
 
     aside = bring_back(data, source)
-    typer.echo(f"{data} is as {source} was" + ("" if aside is None else f"; what it was before is in {aside}"))
+    typer.echo(f"{data} is as {source} was" + ("" if aside is None else f"; the previous store is in {aside}"))

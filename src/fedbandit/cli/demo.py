@@ -1,4 +1,4 @@
-"""`fedbandit demo`: the product at work on this machine."""
+"""`fedbandit demo`: a server and a fleet of agent processes on this machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedbandit.cli.files import check_directory
 from fedbandit.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -17,23 +18,25 @@ if TYPE_CHECKING:
 
 def demo(
     agents: Annotated[int, typer.Option(help="Agent processes.", min=2, max=64)] = 8,
-    keep: Annotated[bool, typer.Option("--keep", help="Let server and agents go on afterwards, until Ctrl-C.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the server and the agents running afterwards, until Ctrl-C.")
+    ] = False,
     data: Annotated[Path | None, typer.Option(help="Keep everything in this (new) directory.")] = None,
-    seconds: Annotated[float, typer.Option(help="How long the agents take for their images.", min=1.0)] = 25.0,
+    seconds: Annotated[float, typer.Option(help="Seconds that the agents take for their images.", min=1.0)] = 25.0,
     alpha: Annotated[float, typer.Option(help="Determinant growth that triggers an exchange.")] = 4.0,
     beta: Annotated[float, typer.Option(help="Confidence radius.")] = 0.3,
     lam: Annotated[float, typer.Option(help="Ridge strength.")] = 0.3,
     images: Annotated[int | None, typer.Option(help="Use fewer than the 1,797 images.", min=50)] = None,
     seed: Annotated[int, typer.Option(help="Seed of the order of images.")] = 0,
 ) -> None:
-    """A server and a fleet of agent processes learn handwritten digits together; one agent is killed on the way."""
+    """Run a server and agent processes that learn handwritten digits together; one agent is killed during the run."""
     from rich.console import Console
 
-    from fedbandit.demo.story import Plan, playing, print_result
+    from fedbandit.demo.run import DemoPlan, playing, print_result
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, with all processes
     console = Console()
-    plan = Plan(n_agents=agents, alpha=alpha, beta=beta, lam=lam, play_s=seconds, n_images=images, seed=seed)
+    plan = DemoPlan(n_agents=agents, alpha=alpha, beta=beta, lam=lam, play_s=seconds, n_images=images, seed=seed)
     with tempfile.TemporaryDirectory(prefix="fedbandit-demo-") as temporary:
         folder = _new_directory(data) if data is not None else Path(temporary)
         try:
@@ -52,13 +55,16 @@ def demo(
 
 def _print_way_in(console: Console, url: str, token: str) -> None:
     console.print(
-        f"\nThe server and its agents go on at [bold]{url}[/] until Ctrl-C. To look at them:", highlight=False
+        f"\nThe server and its agents run until Ctrl-C. The dashboard is at [bold]{url}[/], on this machine without "
+        f"a token. For the commands:",
+        highlight=False,
     )
     console.print(f"  export FEDBANDIT_URL={url} FEDBANDIT_TOKEN={token}", soft_wrap=True, highlight=False)
     console.print("  fedbandit models show digits", highlight=False)
 
 
 def _new_directory(path: Path) -> Path:
+    check_directory(path, "--data")
     if path.exists() and any(path.iterdir()):
         raise InvalidParameter(f"expected a new or empty directory for the demo, got {path}")
     path.mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from fedbandit import __version__
-from fedbandit.cli import checks
-from fedbandit.cli.calls import AsJson, CaCert, print_json
-from fedbandit.cli.checks import Finding
+from fedbandit.cli import doctor_checks
+from fedbandit.cli.admin_client import AsJson, CaCert, print_json
+from fedbandit.cli.doctor_checks import Finding
 
 MARKS = {
     "ok": ("✓", "green"),
@@ -23,19 +23,19 @@ MARKS = {
 
 
 def doctor(
-    url: Annotated[str, typer.Option(envvar="FEDBANDIT_URL", help="Server to look at.", show_default=False)] = "",
+    url: Annotated[str, typer.Option(envvar="FEDBANDIT_URL", help="Server to check.", show_default=False)] = "",
     token: Annotated[
-        str, typer.Option(envvar="FEDBANDIT_TOKEN", help="Token to try; it is never printed.", show_default=False)
+        str, typer.Option(envvar="FEDBANDIT_TOKEN", help="Token to check; it is never printed.", show_default=False)
     ] = "",
-    model: Annotated[str | None, typer.Option(help="Model that the token should open.")] = None,
-    state_dir: Annotated[Path | None, typer.Option(help="An agent's directory; it is only read.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model that the token should give access to.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="State directory of an agent, opened read-only.")] = None,
     ca_cert: CaCert = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look around and say what works; ends with status 1 if something is broken. Extras may be missing."""
-    findings = [*checks.packages(), *_about_server(url, token, model, ca_cert)]
+    """Check the installation, a server, a token and a state directory. Exits with status 1 if a check fails."""
+    findings = [*doctor_checks.packages(), *_about_server(url, token, model, ca_cert)]
     if state_dir is not None:
-        findings += checks.state_dir(state_dir)
+        findings += doctor_checks.state_dir(state_dir)
     healthy = all(finding.state != "failed" for finding in findings)
     if as_json:
         about = {"fedbandit": __version__, "python": platform.python_version(), "platform": platform.platform()}
@@ -48,14 +48,14 @@ def doctor(
 
 def _about_server(url: str, token: str, model: str | None, ca_cert: str | None) -> list[Finding]:
     if not url:
-        return [Finding("server", "reachable", "skipped", "give --url or set FEDBANDIT_URL to look at one")]
-    line = checks.Line(url, token, ca_cert)
-    found = list(checks.server(line))
+        return [Finding("server", "reachable", "skipped", "give --url or set FEDBANDIT_URL to check one")]
+    line = doctor_checks.Line(url, token, ca_cert)
+    found = list(doctor_checks.server(line))
     if found[0].state == "failed":
         return found
     if not token:
-        return [*found, Finding("token", "known", "skipped", "give --token or set FEDBANDIT_TOKEN to try one")]
-    return [*found, *checks.token(line, model)]
+        return [*found, Finding("token", "known", "skipped", "give --token or set FEDBANDIT_TOKEN to check one")]
+    return [*found, *doctor_checks.token(line, model)]
 
 
 def _print(findings: list[Finding], *, healthy: bool) -> None:
@@ -76,4 +76,4 @@ def _print(findings: list[Finding], *, healthy: bool) -> None:
         console.print(f"  [{style}]{mark}[/] {escape(finding.name):10} {escape(finding.words)}", soft_wrap=True)
         if finding.advice:
             console.print(Padding(escape(finding.advice), (0, 0, 0, 15)), style="cyan")
-    console.print("\nAll that was looked at works." if healthy else "\n[bold red]Something is broken; see ✗.[/]")
+    console.print("\nAll checks passed." if healthy else "\n[bold red]Some checks failed; see ✗.[/]")

@@ -1,11 +1,13 @@
-"""`fedbandit`: one command with a sub-command for each thing people do."""
+"""`fedbandit`: one command with a sub-command per task."""
 
 from __future__ import annotations
 
+import io
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
-from fedbandit.errors import FedbanditError, MissingExtra
+from fedbandit.errors import FedbanditError, FedbanditWarning, MissingExtra
 
 try:
     import typer
@@ -44,7 +46,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Options that stand before the sub-command."""
@@ -62,16 +64,39 @@ app.command(rich_help_panel="Run a fleet")(restore)
 app.add_typer(models, name="models", rich_help_panel="Run a fleet")
 app.add_typer(agents, name="agents", rich_help_panel="Run a fleet")
 app.add_typer(tokens, name="tokens", rich_help_panel="Run a fleet")
-app.command(rich_help_panel="Look after things")(doctor)
+app.command(rich_help_panel="Maintenance")(doctor)
+
+
+def _show_warning(show: Any) -> Any:
+    """`warnings.showwarning` that writes our own warnings as one sentence, without a line of our source."""
+
+    def shown(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, FedbanditWarning):
+            print(f"fedbandit: warning: {message}", file=sys.stderr)
+        else:
+            show(message, category, *where, **more)
+
+    return shown
 
 
 def main() -> None:
     """Run the command line; our own errors end it with a sentence, not a traceback."""
+    warnings.showwarning = _show_warning(warnings.showwarning)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     try:
         app()
     except FedbanditError as error:
         print(f"fedbandit: {error.code}: {error}", file=sys.stderr)
         sys.exit(2)
+    except MemoryError as error:
+        print(f"fedbandit: out_of_memory: this needs more memory than there is: {error}", file=sys.stderr)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        print(f"fedbandit: system_error: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedbandit.errors import InvalidParameter
+from fedbandit.core.arrays import finite_at_least
 
 if TYPE_CHECKING:
-    from fedbandit.experiments.planner import Fleet, Simulations
+    from fedbandit.experiments.planner import PlannedFleet, Simulations
 
 
 def plan(
     agents: Annotated[int, typer.Option(help="Agents M.")],
     dim: Annotated[int, typer.Option(help="Features d.")],
-    rounds: Annotated[float, typer.Option(help="Rounds T of all agents together; 1e8 may be written so.")],
-    messages: Annotated[
-        float | None, typer.Option(help="Budget of messages; an α that meets it is looked for.")
-    ] = None,
-    alpha: Annotated[list[float] | None, typer.Option(help="An α to look at; may be given several times.")] = None,
+    rounds: Annotated[float, typer.Option(help="Rounds T of all agents together; accepts 1e8.")],
+    messages: Annotated[float | None, typer.Option(help="Message budget; searches for an α that meets it.")] = None,
+    alpha: Annotated[list[float] | None, typer.Option(help="An α to evaluate; may be repeated.")] = None,
     days: Annotated[float, typer.Option(help="Days over which the rounds are spread.")] = 30.0,
     noise: Annotated[float, typer.Option(help="Noise scale R of the rewards.")] = 0.3,
     lam: Annotated[float, typer.Option(help="Ridge λ.")] = 1.0,
@@ -30,15 +28,16 @@ def plan(
     simulate: Annotated[bool, typer.Option("--simulate/--no-simulate", help="Also simulate a small fleet.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one object instead of tables.")] = False,
 ) -> None:
-    """Tell what the theory promises and what a small simulation suggests for a fleet of this size."""
-    from fedbandit.experiments.planner import Fleet
+    """Report what the theory guarantees and what a small simulation suggests for a fleet of this size."""
+    from fedbandit.experiments.planner import PlannedFleet
 
-    if days <= 0:
-        raise InvalidParameter(f"expected days > 0, got {days}")
-    fleet = Fleet(
+    finite_at_least(days, 0.0, "days", strictly=True)
+    if messages is not None:
+        finite_at_least(messages, 1.0, "messages")
+    fleet = PlannedFleet(
         n_agents=agents,
         dim=dim,
-        n_rounds=int(rounds),
+        n_rounds=int(finite_at_least(rounds, 1, "rounds")),
         lam=lam,
         noise=noise,
         theta_bound=theta_bound,
@@ -61,7 +60,7 @@ def _candidates(agents: int, given: list[float] | None) -> dict[str, float]:
 
 
 def _plan(
-    fleet: Fleet, candidates: dict[str, float], budget: float | None, days: float, *, simulated: bool
+    fleet: PlannedFleet, candidates: dict[str, float], budget: float | None, days: float, *, simulated: bool
 ) -> dict[str, Any]:
     from fedbandit.experiments import planner
 
@@ -82,7 +81,7 @@ def _plan(
     return result
 
 
-def _row(fleet: Fleet, name: str, alpha: float, days: float, simulations: Simulations | None) -> dict[str, Any]:
+def _row(fleet: PlannedFleet, name: str, alpha: float, days: float, simulations: Simulations | None) -> dict[str, Any]:
     from fedbandit.experiments import planner
 
     promise = planner.promise(fleet, alpha)
@@ -102,7 +101,7 @@ def _row(fleet: Fleet, name: str, alpha: float, days: float, simulations: Simula
     return {**row, "bytes_a_day": planner.bytes_a_day(fleet, sent, days)}
 
 
-def _budget(fleet: Fleet, messages: float, days: float, simulations: Simulations | None) -> dict[str, Any]:
+def _budget(fleet: PlannedFleet, messages: float, days: float, simulations: Simulations | None) -> dict[str, Any]:
     from fedbandit.experiments import planner
 
     found: dict[str, Any] = {"messages": messages, "promised_alpha": planner.promised_alpha(fleet, messages)}

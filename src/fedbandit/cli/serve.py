@@ -24,29 +24,31 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one (default: 8700).")] = None,
     tls_cert: Annotated[str | None, typer.Option(help="Certificate chain, PEM.")] = None,
     tls_key: Annotated[str | None, typer.Option(help="Private key, PEM.")] = None,
-    client_ca: Annotated[str | None, typer.Option(help="Let in only clients with a certificate of this CA.")] = None,
+    client_ca: Annotated[str | None, typer.Option(help="Accept only clients with a certificate of this CA.")] = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help="Listen beyond this machine without TLS.")] = None,
-    open_page: Annotated[
-        bool | None, typer.Option("--open-page", help="Show the page without a token, on this machine only.")
+    open_dashboard: Annotated[
+        bool | None, typer.Option("--open-dashboard", help="Show the dashboard without a token, on this machine only.")
     ] = None,
     allow_origin: Annotated[
-        list[str] | None, typer.Option(help="Let pages of this origin in as agents (CORS); may be repeated.")
+        list[str] | None, typer.Option(help="Accept agents in web pages of this origin (CORS); may be repeated.")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error (default: info).")] = None,
     max_batch: Annotated[int | None, typer.Option(help="Uploads in one transaction (default: 128).")] = None,
-    max_queue: Annotated[int | None, typer.Option(help="Waiting uploads per model, then 503 (default: 1024).")] = None,
+    max_queue: Annotated[
+        int | None, typer.Option(help="Queued uploads per model before the server answers 503 (default: 1024).")
+    ] = None,
     pool_size: Annotated[int | None, typer.Option(help="Connections to PostgreSQL (default: 8).")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings as TOML.")] = None,
     new_admin_token: Annotated[
         bool, typer.Option("--new-admin-token", help="Replace the admin token and print the new one.")
     ] = False,
     while_stdin: Annotated[
-        bool, typer.Option("--while-stdin", help="End when standard input closes.", hidden=True)
+        bool, typer.Option("--while-stdin", help="Exit when standard input closes.", hidden=True)
     ] = False,
 ) -> None:
-    """Start a server. The first start prints an admin token, once; SIGTERM ends it after all answers are out."""
+    """Start a server. The first start prints an admin token once. SIGTERM stops it after all replies are sent."""
     try:
-        from fedbandit.dashboard.routes import page_routes
+        from fedbandit.dashboard.routes import dashboard_routes
         from fedbandit.service.process import run
         from fedbandit.service.settings import read_settings
     except ImportError as error:
@@ -61,7 +63,7 @@ def serve(
         "tls_key": tls_key,
         "client_ca": client_ca,
         "insecure": insecure,
-        "open_page": open_page,
+        "open_dashboard": open_dashboard,
         "allow_origin": tuple(allow_origin) if allow_origin else None,
         "log_level": log_level,
         "max_batch": max_batch,
@@ -72,7 +74,7 @@ def serve(
         raise typer.BadParameter("give --data or --database, not both")
     if while_stdin:
         _end_with_stdin()
-    run(read_settings(options, file=config), new_admin_token=new_admin_token, say=_say, page=page_routes)
+    run(read_settings(options, file=config), new_admin_token=new_admin_token, say=_say, dashboard=dashboard_routes)
 
 
 def _end_with_stdin() -> None:
@@ -87,7 +89,7 @@ def _end_with_stdin() -> None:
 
 
 def _say(line: str) -> None:
-    """To standard output at once, also when it is a pipe."""
+    """Write to standard output without buffering, also when it is a pipe."""
     print(line, flush=True)
 
 

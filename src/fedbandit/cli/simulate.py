@@ -15,10 +15,12 @@ import typer
 
 import fedbandit as fb
 from fedbandit.algorithms.catalog import CATALOG, AnyRule
+from fedbandit.cli.files import check_directory
+from fedbandit.core.arrays import at_least, whole_at_least
 from fedbandit.core.radius import AnyRadius
 from fedbandit.errors import InvalidParameter
-from fedbandit.simulation.participation import PARTICIPATION, ByRows, Participation, by_rows
-from fedbandit.simulation.real import EVERY, DataWorld
+from fedbandit.simulation.datasets.catalog import EVERY, DataWorld
+from fedbandit.simulation.participation import PARTICIPATION, ByRows, as_pattern
 from fedbandit.simulation.worlds import World
 
 COLUMNS = ("regret", "messages", "messages_up", "messages_down", "scalars", "bytes", "switches", "seconds")
@@ -39,7 +41,7 @@ def simulate(
     ] = "0.5",
     delta: Annotated[float, typer.Option(help="Failure probability δ of a radius given by name.")] = 0.1,
     lam: Annotated[float, typer.Option(help="Ridge λ.")] = 1.0,
-    dim: Annotated[int | None, typer.Option(help="Features d; the world's own default when left out.")] = None,
+    dim: Annotated[int | None, typer.Option(help="Number of features d (default: the world's own).")] = None,
     actions: Annotated[int | None, typer.Option(help="Actions K in a decision set.")] = None,
     noise: Annotated[float | None, typer.Option(help="Standard deviation of the noise.")] = None,
     participation: Annotated[
@@ -48,26 +50,39 @@ def simulate(
             help=f"Who is active: {', '.join(PARTICIPATION)}; {ByRows.name}, which plays each row of data once."
         ),
     ] = "uniform",
-    seeds: Annotated[int, typer.Option(help="Runs the seeds 0 to N−1.")] = 1,
+    seeds: Annotated[int, typer.Option(help="Run the seeds 0 to N−1.")] = 1,
     gamma_up: Annotated[float, typer.Option(help="async-linucb: determinant ratio that triggers an upload.")] = 6.0,
     gamma_down: Annotated[float, typer.Option(help="async-linucb: determinant ratio that triggers a push.")] = 6.0,
     threshold: Annotated[
-        float | None, typer.Option(help="dislinucb: D; T/(M d log T) when left out, which is said to match regret.")
+        float | None,
+        typer.Option(help="dislinucb: D (default: T/(M d log T), chosen by its authors to match the regret)."),
     ] = None,
     enrolment: Annotated[
-        str, typer.Option(help="async-linucb, dislinucb: the server hears of agents at the 'start' or at 'arrival'.")
+        str,
+        typer.Option(
+            help="async-linucb, dislinucb: agents are registered with the server at the 'start' or at 'arrival'."
+        ),
     ] = "start",
     join: Annotated[bool, typer.Option("--join", help="fedlinucb: download before the first decision.")] = False,
     refresh: Annotated[str, typer.Option(help="fedlinucb: 'upload' or 'arrival'.")] = "upload",
     trigger: Annotated[str, typer.Option(help="fedlinucb: 'determinant' or 'spectral'.")] = "determinant",
     engine: Annotated[str, typer.Option(help="'auto', 'reference' or 'compiled'.")] = "auto",
-    save: Annotated[Path | None, typer.Option(help="Write each trace to this directory as .npz.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of one object a seed.")] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write each trace to this directory as .npz; its name has a hash of all settings, and it holds them."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list with one object per seed.")] = False,
 ) -> None:
     """Run algorithms in a world and print regret, communication and switches."""
+    agents, rounds = whole_at_least(agents, 1, "agents"), whole_at_least(rounds, 1, "rounds")
     place = make_world(world, dim=dim, n_actions=actions, noise=noise, n_agents=agents)
     agents = place.fleet_size if isinstance(place, DataWorld) else agents
-    pattern = make_pattern(participation, place)
+    pattern = as_pattern(participation, place)
+    check_numbers(delta=delta, gamma_up=gamma_up, gamma_down=gamma_down, threshold=threshold)
+    if save is not None:
+        check_directory(save, "--save")
     numbers = {
         "alpha": alpha,
         "gamma_up": gamma_up,
@@ -103,11 +118,22 @@ def simulate(
                 results.append(_row(name, seed, trace, time.perf_counter() - started))
                 if save is not None:
                     save.mkdir(parents=True, exist_ok=True)
-                    trace.save(save / f"{name}-{seed}.npz")
+                    trace.save(save / f"{name}-{world}-seed{seed}-{trace.id}.npz")
     if as_json:
         print(json.dumps(results, indent=1))
     else:
-        _print_table(results, title=f"{world} world, d={place.dim}, M={agents}, T={rounds:,}, {seeds} seed(s)")
+        spread = ", mean ± standard deviation between seeds" if seeds > 1 else ""
+        _print_table(results, title=f"{world} world, d={place.dim}, M={agents}, T={rounds:,}, {seeds} seed(s){spread}")
+
+
+def check_numbers(*, delta: float, gamma_up: float, gamma_down: float, threshold: float | None) -> None:
+    """Numbers that only some rules and radii read are checked for all of them: a bad one is never passed over."""
+    if not 0 < at_least(delta, 0.0, "delta") < 1:
+        raise InvalidParameter(f"expected delta between 0 and 1, got {delta}")
+    at_least(gamma_up, 1.0, "gamma_up")
+    at_least(gamma_down, 1.0, "gamma_down")
+    if threshold is not None:
+        at_least(threshold, 0.0, "threshold")
 
 
 def make_world(
@@ -130,16 +156,6 @@ def make_world(
         numbers["n_agents"] = n_agents
     place: World = constructor(**numbers)
     return place
-
-
-def make_pattern(name: str, world: World) -> Participation:
-    """Who is active, by name."""
-    if name == ByRows.name:
-        if not isinstance(world, DataWorld):
-            raise InvalidParameter(f"{name} is for worlds from data; the {world.name} world has no rows")
-        return by_rows(world)
-    pattern: Participation = _lookup(PARTICIPATION, name, "participation")()
-    return pattern
 
 
 def make_radius(text: str, *, noise: float, agents: int, rounds: int, delta: float) -> float | AnyRadius:

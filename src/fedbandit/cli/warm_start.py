@@ -1,33 +1,59 @@
-"""A model that begins with the history people already have, as the contribution of an agent named "history"."""
+"""A model that starts from a log, merged as the contribution of an agent named "history"."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedbandit.algorithms.messages import Upload
-from fedbandit.cli.calls import Caller
+from fedbandit.cli.admin_client import AdminClient
+from fedbandit.core.features import arm_columns
 from fedbandit.errors import DimensionMismatch, FedbanditError
 from fedbandit.wire import codec
 
+if TYPE_CHECKING:
+    from fedbandit.experiments.advice.log import DecisionData
 
-def read_history(path: Path, settings: dict[str, Any]) -> Upload:
-    """The log as one upload; fills in `dim` and `features` where they were left out, and checks them where not."""
-    from fedbandit.experiments.logged import history, read_log
 
-    log = read_log(path)
+def read_history(
+    path: Path, settings: dict[str, Any], *, arms: Sequence[str] | None = None
+) -> tuple[Upload, list[str]]:
+    """The log as one upload, and notes on what was read; fills in `dim` and `features` where they were left out.
+
+    Where `features` are given, columns are taken by these names and in this order.
+    """
+    from fedbandit.experiments.advice.log import history, read_log, reordered
+
+    def read() -> DecisionData:
+        given = settings["features"]
+        if given is None:
+            return read_log(path, arms=arms)
+        blocks = arm_columns(given)
+        if blocks is None:
+            return read_log(path, features=given, arms=arms)
+        inputs = [name for name in next(iter(blocks.values())) if name != "1"]
+        return reordered(read_log(path, features=inputs, arms=arms or list(blocks)), given)
+
+    log = read()
     if settings["dim"] is None:
         settings["dim"] = log.dim
     if settings["dim"] != log.dim:
-        raise DimensionMismatch(f"expected a log with {settings['dim']} features, {path} has {log.dim}")
-    if settings["features"] is None:
-        settings["features"] = list(log.feature_names)
+        raise DimensionMismatch(
+            f"expected a log with {settings['dim']} features, {path} has {log.dim}: {', '.join(log.feature_names)}"
+        )
+    settings["features"] = list(log.feature_names)
     # Nobody acts on an older model meanwhile, so this upload says nothing about buffers that grew too far.
-    return replace(history(log, lam=settings["lam"]), growth=0.0)
+    return replace(history(log, lam=settings["lam"]), growth=0.0), _notes(log)
 
 
-def create_with_history(caller: Caller, settings: dict[str, Any], upload: Upload) -> dict[str, Any]:
+def _notes(log: DecisionData) -> list[str]:
+    order = [] if log.arms is None else [f"arms, in the order of their columns: {', '.join(log.arms)}"]
+    return order + [f"the column {name} is no feature: {why}" for name, why in log.left_out]
+
+
+def create_with_history(caller: AdminClient, settings: dict[str, Any], upload: Upload) -> dict[str, Any]:
     """The model with the history merged; if the server refuses the history there is no model either."""
     caller.call("POST", "models", body=settings)
     name = settings["name"]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container, Iterable, Mapping
+from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,8 @@ Vector = NDArray[np.float64]  # (d,)
 Matrix = NDArray[np.float64]  # (k, d) or (d, d)
 
 LARGEST = 1e70  # of a feature or a reward: the sums of 1e10 squares stay below the 1e150 that a server takes
+
+MOST_COUNTED = 1 << 53  # beyond it a float64 cannot count
 
 # Scores this close (relatively) are a tie, and the lowest index wins: at the start all unit-norm actions tie
 # exactly, and without a rule the rounding of each engine would choose.
@@ -81,12 +86,33 @@ def as_reward(value: Any) -> float:
     return reward
 
 
+def is_listing(value: Any) -> bool:
+    """Whether one can go through it as through a list: text, bytes and dictionaries are none."""
+    return isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping, type))
+
+
+def is_among(value: Any, words: Container[str]) -> bool:
+    """Whether it is one of these words."""
+    return isinstance(value, str) and value in words
+
+
+def path_of(value: Any, name: str) -> Path:
+    """`value` as a path, from text or a path."""
+    if isinstance(value, (str, PathLike)):
+        text = fspath(value)
+        if isinstance(text, str) and "\0" not in text:
+            return Path(text)
+    raise InvalidParameter(f"expected {name} as a path, got {value!r}")
+
+
 def at_least(value: float, least: float, name: str, *, strictly: bool = False) -> float:
     """`value` as a float that is ≥ least (or > least); infinity passes, NaN does not."""
     try:
         number = float(value)
     except (TypeError, ValueError):
         raise InvalidParameter(f"expected {name} as a number, got {value!r}") from None
+    except OverflowError:
+        raise InvalidParameter(f"expected {name} as a number that fits into 64 bits") from None
     if number > least or (number == least and not strictly):
         return number
     raise InvalidParameter(f"expected {name} {'>' if strictly else '≥'} {least:g}, got {number:g}")
@@ -100,12 +126,25 @@ def finite_at_least(value: float, least: float, name: str, *, strictly: bool = F
     return number
 
 
+def keep_finite(thing: Any, name: str, least: float, *, strictly: bool = False) -> None:
+    """Make this field of a frozen dataclass a finite float that is ≥ least (or > least)."""
+    object.__setattr__(thing, name, finite_at_least(getattr(thing, name), least, name, strictly=strictly))
+
+
+def keep_whole(thing: Any, name: str, least: int) -> None:
+    """Make this field of a frozen dataclass an int that is ≥ least: 1e3 is as good as 1000."""
+    object.__setattr__(thing, name, whole_at_least(getattr(thing, name), least, name))
+
+
 def whole_at_least(value: int, least: int, name: str) -> int:
     """`value` as an int that is ≥ least."""
     try:
         number = int(value)
+        is_whole = not isinstance(value, bool) and bool(number == value)
     except (TypeError, ValueError, OverflowError):
-        number = least - 1
-    if isinstance(value, bool) or number != value or number < least:
+        number, is_whole = least, False
+    if not is_whole or number < least:
         raise InvalidParameter(f"expected {name} as a whole number ≥ {least}, got {value!r}")
+    if number > MOST_COUNTED:
+        raise InvalidParameter(f"expected {name} as a whole number from {least} to {MOST_COUNTED}")
     return number

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from fedbandit.core.arrays import TIE, Matrix, Vector, as_vector, finite_at_least, whole_at_least
+from fedbandit.core.arrays import TIE, Matrix, Vector, as_vector, keep_finite, keep_whole
 from fedbandit.errors import InvalidParameter
 
 
@@ -65,8 +65,8 @@ class Ball:
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        whole_at_least(self.dim, 1, "dim")
-        finite_at_least(self.radius, 0.0, "radius", strictly=True)
+        keep_whole(self, "dim", 1)
+        keep_finite(self, "radius", 0.0, strictly=True)
 
     def best(self, theta_hat: Vector, width: Width, beta: float) -> Vector:
         """The optimist of the ball: radius · θ̃/‖θ̃‖ with θ̃ the point of the confidence ellipsoid farthest from 0."""
@@ -149,3 +149,8 @@ def _secular_root(poles: Vector, pull: Vector) -> tuple[float, bool]:
             return following, False
         mu = following
     return mu, False
+
+
+def has_best(actions: Any) -> bool:
+    """Whether this is a decision set of its own rather than rows."""
+    return type(actions) is not np.ndarray and not hasattr(actions, "columns") and hasattr(actions, "best")

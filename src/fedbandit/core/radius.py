@@ -6,11 +6,12 @@ adopted. Which one holds when is in docs/theory.md; `fixed` promises nothing and
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar, Protocol
 
 from fedbandit.core import theory
-from fedbandit.core.arrays import finite_at_least, whole_at_least
+from fedbandit.core.arrays import finite_at_least, keep_whole
 from fedbandit.errors import InvalidParameter
 
 
@@ -25,6 +26,7 @@ class Evidence:
     n_obs: int
     n_uploads: int
     trigger: str = "determinant"
+    own_buffer: bool = False  # whether the agent held data that the model lacks when it adopted it
 
 
 class Radius(Protocol):
@@ -42,13 +44,15 @@ def _check(radius: Any) -> None:
     for field in fields(radius):
         value = getattr(radius, field.name)
         if field.name in ("n_agents", "n_rounds"):
-            if value is not None:
-                whole_at_least(value, 1, field.name)
+            if value is not None or field.default is MISSING:
+                keep_whole(radius, field.name, 1)
         elif field.name == "delta":
-            if not 0 < value < 1:
+            if not 0 < finite_at_least(value, 0.0, "delta") < 1:
                 raise InvalidParameter(f"expected delta between 0 and 1, got {value}")
         else:
-            finite_at_least(value, 0.0, field.name)
+            number = finite_at_least(value, 0.0, field.name)
+            if not isinstance(value, (int, float)):  # an int stays one: settings are compared by how they are written
+                object.__setattr__(radius, field.name, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,10 @@ class Paper:
 
 @dataclass(frozen=True, slots=True)
 class Adaptive:
-    """Holds for anything the paper allows; leave `n_rounds` out when the horizon is unknown."""
+    """Holds for anything the paper allows; leave `n_rounds` out when the horizon is unknown.
+
+    `n_agents` counts every incarnation that held data, those whose buffers were lost included.
+    """
 
     kind: ClassVar[str] = "adaptive"
     n_agents: int
@@ -106,13 +113,14 @@ class Adaptive:
             alpha=evidence.alpha,
             n_uploads=evidence.n_uploads,
             trigger=evidence.trigger,
+            own_buffer=evidence.own_buffer,
             **asdict(self),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Exogenous:
-    """OFUL's radius; holds when nothing outside reacts to rewards that are not merged yet."""
+    """OFUL's radius; holds when nothing outside reacts to rewards that are not merged yet (docs/theory.md)."""
 
     kind: ClassVar[str] = "exogenous"
     noise_scale: float
@@ -160,14 +168,23 @@ def to_dict(radius: AnyRadius) -> dict[str, Any]:
 
 def from_dict(data: dict[str, Any]) -> AnyRadius:
     """The radius of a dictionary made by `to_dict`."""
+    if not isinstance(data, Mapping):
+        raise InvalidParameter(f"expected a radius as a dictionary with its kind, got {data!r}")
     rest = dict(data)
     kind = rest.pop("kind", None)
     if kind not in KINDS:
         raise InvalidParameter(f"expected a radius of kind {', '.join(KINDS)}, got {kind!r}")
-    try:
-        return KINDS[kind](**rest)
-    except TypeError as error:
-        raise InvalidParameter(f"the {kind} radius cannot be made from {rest}: {error}") from None
+    known = fields(KINDS[kind])
+    unknown = sorted(rest.keys() - {field.name for field in known})
+    if unknown:
+        takes = ", ".join(field.name for field in known)
+        raise InvalidParameter(f"the {kind} radius takes {takes}; it has no {', '.join(unknown)}")
+    missing = [f.name for f in known if f.default is MISSING and f.default_factory is MISSING and f.name not in rest]
+    if missing:
+        raise InvalidParameter(
+            f"the {kind} radius needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} missing"
+        )
+    return KINDS[kind](**rest)
 
 
 def fixed(beta: float) -> Fixed:
@@ -196,12 +213,20 @@ def adaptive(
     delta: float = 0.01,
     n_rounds: int | None = None,
 ) -> Adaptive:
-    """β that covers θ* whatever decision sets and participation do with past rewards; M must be known or bounded."""
+    """β that covers θ* whatever decision sets, participation and the times of uploads do with past rewards.
+
+    `n_agents` must be known or bounded, and counts incarnations whose buffers were lost. Which rewards are booked, and
+    when, must not depend on their values: no radius here covers rewards that arrive sooner when they are good.
+    """
     return Adaptive(n_agents, noise_scale, theta_bound, delta, n_rounds)
 
 
 def exogenous(*, noise_scale: float, theta_bound: float = 1.0, delta: float = 0.01) -> Exogenous:
-    """OFUL's β: covers θ* when nothing outside reacts to rewards that wait in a buffer."""
+    """OFUL's β: covers θ* when nothing outside reacts to rewards that are not merged yet; for lazy rules.
+
+    Noise must be independent of the outside world, and the times of uploads (`flush`, `upload_now`, `close`, restarts
+    that lose buffers) and `forget` must not react to rewards that are not merged; docs/theory.md has the condition.
+    """
     return Exogenous(noise_scale, theta_bound, delta)
 
 

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbandit.core.arrays import TIE, Matrix, Vector, frozen
-from fedbandit.core.statistics import SufficientStats
+from fedbandit.core.products import gram, inverse_root, product, times_vector
+from fedbandit.core.statistics import SufficientStats, pack_symmetric
+from fedbandit.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,7 @@ class Factor:
 
     W: Matrix
     log_det: float
+    least: float = 0.0  # eigenvalue of the correlations, where it was too small to be used as it is
 
 
 def factorise(Sigma: Matrix) -> Factor:
@@ -28,16 +31,16 @@ def factorise(Sigma: Matrix) -> Factor:
     """
     scale = np.sqrt(np.diagonal(Sigma))
     correlation = Sigma / np.multiply.outer(scale, scale)
+    least = 0.0
     try:
-        L = np.linalg.cholesky(correlation)
-        W = np.linalg.inv(L)
-        log_det = 2.0 * float(np.log(np.diagonal(L)).sum())
+        W, log_det = inverse_root(correlation)
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(correlation)
+        least = float(values[0])
         values = np.maximum(values, len(scale) * np.finfo(float).eps)
         W = vectors.T / np.sqrt(values)[:, None]
         log_det = float(np.log(values).sum())
-    return Factor(frozen(W / scale), log_det + 2.0 * float(np.log(scale).sum()))
+    return Factor(frozen(W / scale), log_det + 2.0 * float(np.log(scale).sum()), least)
 
 
 class RidgeModel:
@@ -51,6 +54,8 @@ class RidgeModel:
     __slots__ = ("_factor", "_inverse", "_scorer", "_spread", "_theta_hat", "stats")
 
     def __init__(self, stats: SufficientStats) -> None:
+        if not hasattr(stats, "Sigma"):
+            raise InvalidInput(f"expected sufficient statistics, got {type(stats).__name__}")
         self.stats = stats
         self._factor: Factor | None = None
         self._theta_hat: Vector | None = None
@@ -76,7 +81,7 @@ class RidgeModel:
         """θ̂ = Σ⁻¹ b, (d,) (Algorithm 1, line 14)."""
         if self._theta_hat is None:
             W = self.factor.W
-            self._theta_hat = frozen(W.T @ (W @ self.stats.b))
+            self._theta_hat = frozen(times_vector(W.T, times_vector(W, self.stats.b)))
         return self._theta_hat
 
     @property
@@ -89,12 +94,21 @@ class RidgeModel:
         """Σ⁻¹, (d, d)."""
         if self._inverse is None:
             W = self.factor.W
-            self._inverse = frozen(W.T @ W)
+            self._inverse = frozen(gram(W))
         return self._inverse
+
+    def share_weights(self) -> Vector:
+        """Packed Σ⁻¹/d with everything off the diagonal doubled, (d(d+1)/2,): ⟨weights, packed A⟩ = tr(Σ⁻¹A)/d.
+
+        Of a part A of Σ that is its share of the information; the shares of all parts add to 1.
+        """
+        doubled = 2.0 * self.inverse
+        np.fill_diagonal(doubled, np.diagonal(self.inverse))
+        return pack_symmetric(doubled) / self.dim
 
     def predict(self, actions: Matrix) -> Vector:
         """Estimated mean reward ⟨θ̂, x⟩ of each row of `actions` (k, d)."""
-        return actions @ self.theta_hat
+        return times_vector(actions, self.theta_hat)
 
     def widths(self, actions: Matrix) -> Vector:
         """Uncertainty ‖x‖_{Σ⁻¹} = √(xᵀ Σ⁻¹ x) of each action.
@@ -104,14 +118,14 @@ class RidgeModel:
         >>> RidgeModel(SufficientStats.prior(dim=2, lam=4.0)).widths(np.eye(2))
         array([0.5, 0.5])
         """
-        Z = actions @ self.factor.W.T
+        Z = product(actions, self.factor.W.T)
         return np.asarray(np.sqrt(np.vecdot(Z, Z)))
 
     def upper(self, actions: Matrix, beta: float) -> Vector:
         """⟨θ̂, x⟩ + β‖x‖_{Σ⁻¹} of each row (Algorithm 1, line 5), by one product."""
         if self._scorer is None:
             self._scorer = np.ascontiguousarray(np.column_stack([self.factor.W.T, self.theta_hat]))
-        Z = actions @ self._scorer
+        Z = product(actions, self._scorer)
         white = Z[:, :-1]
         return np.asarray(Z[:, -1] + beta * np.sqrt(np.vecdot(white, white)))
 
@@ -123,7 +137,7 @@ class RidgeModel:
         means = self.predict(actions)
         bounds = means + (beta * self.spread) * np.sqrt(np.vecdot(actions, actions))
         first = int(bounds.argmax())
-        z = self.factor.W @ actions[first]
+        z = times_vector(self.factor.W, actions[first])
         score = float(means[first]) + beta * math.sqrt(float(z @ z))
         rows = np.flatnonzero(bounds >= score - TIE * abs(score))
         return rows if 0 < 2 * len(rows) <= len(actions) else None
@@ -135,9 +149,9 @@ class RidgeModel:
             scale = float(np.abs(self.inverse).max())
             power = self.inverse / scale
             for _ in range(3):
-                power = power @ power
+                power = gram(power)  # symmetric, so this is its square for half the work
             # Rounding may lower the norm by a few units in the last place; the margin keeps it a bound.
-            self._spread = math.sqrt(scale) * float(np.linalg.norm(power)) ** 0.0625 * (1.0 + 1e-9)
+            self._spread = math.sqrt(scale) * math.sqrt(float(np.vecdot(power, power).sum())) ** 0.0625 * (1.0 + 1e-9)
         return self._spread
 
     def distance(self, theta: Vector) -> float:

@@ -8,8 +8,21 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedbandit.core.arrays import Matrix, Vector, as_matrix, as_vector, finite, frozen
+from fedbandit.core.arrays import (
+    Matrix,
+    Vector,
+    as_float_array,
+    as_matrix,
+    as_vector,
+    finite,
+    finite_at_least,
+    frozen,
+    whole_at_least,
+)
+from fedbandit.core.products import gram, times_vector
 from fedbandit.errors import DimensionMismatch
+
+BLOCK = 32  # rows that are added together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,13 +50,14 @@ class SufficientStats:
     @classmethod
     def prior(cls, *, dim: int, lam: float) -> SufficientStats:
         """Σ = λI, b = 0: where the server and every agent's model begin (Algorithm 1, line 1)."""
-        return cls(frozen(lam * np.eye(dim)), frozen(np.zeros(dim)))
+        size, ridge = whole_at_least(dim, 1, "dim"), finite_at_least(lam, 0.0, "lam")
+        return cls(frozen(ridge * np.eye(size)), frozen(np.zeros(size)))
 
     @classmethod
     def of(cls, X: ArrayLike, y: ArrayLike) -> SufficientStats:
         """The statistics of rows `X` (n, d) with rewards `y` (n,)."""
-        width = np.shape(X)[-1] if np.ndim(X) == 2 else 0
-        rows = finite(as_matrix(X, width, "observations"), "observations")
+        array = as_float_array(X, "observations")
+        rows = finite(as_matrix(array, array.shape[-1] if array.ndim == 2 else 0, "observations"), "observations")
         rewards = as_vector(y, len(rows), "rewards")
         return cls(
             frozen(rows.T @ rows),
@@ -102,77 +116,68 @@ class RunningStats:
     """The mutable twin of `SufficientStats`: an agent's buffer, grown by one pair at a time.
 
     Pairs wait as rows and are added by one matrix product when there are enough of them or somebody looks: cheaper
-    than a rank-one update each, and rounding builds up more slowly.
+    than a rank-one update each, and rounding builds up more slowly. Every change takes effect by one assignment, so an
+    exception that a signal handler raises in between leaves the buffer as it was before or as it is afterwards.
     """
 
-    __slots__ = ("_Sigma", "_b", "_n_waiting", "_rewards", "_rows", "n_obs", "reward_sq_sum", "reward_sum")
+    __slots__ = ("_added", "_n_rows", "_rewards", "_rows")
 
     def __init__(self, dim: int) -> None:
-        self._Sigma: Matrix = np.zeros((dim, dim))
-        self._b: Vector = np.zeros(dim)
-        self._rows: Matrix = np.empty((32, dim))
-        self._rewards: Vector = np.empty(32)
-        self._n_waiting = 0
-        self.n_obs = 0
-        self.reward_sum = 0.0
-        self.reward_sq_sum = 0.0
+        self._added = (SufficientStats.zeros(dim), 0)  # the sums, and how many of the rows so far are in them
+        self._rows: Matrix = np.empty((BLOCK, dim))
+        self._rewards: Vector = np.empty(BLOCK)
+        self._n_rows = 0  # observed one by one, ever
+
+    @property
+    def n_obs(self) -> int:
+        """Number of observations."""
+        sums, n_added = self._added
+        return sums.n_obs + self._n_rows - n_added
 
     @property
     def Sigma(self) -> Matrix:
-        """Σ x xᵀ so far; a view that later observations change."""
-        if self._n_waiting:
-            self._fold()
-        return self._Sigma
+        """Σ x xᵀ so far, read-only."""
+        return self.snapshot().Sigma
 
     @property
     def b(self) -> Vector:
-        """Σ r x so far; a view that later observations change."""
-        if self._n_waiting:
-            self._fold()
-        return self._b
+        """Σ r x so far, read-only."""
+        return self.snapshot().b
 
     def observe(self, x: Vector, reward: float) -> None:
         """Σ ← Σ + x xᵀ, b ← b + r x (Algorithm 1, line 7)."""
-        n = self._n_waiting
+        n = self._n_rows - self._added[1]
+        if n == BLOCK:  # an exception kept the last one from adding them
+            self.snapshot()
+            n = 0
         self._rows[n] = x
         self._rewards[n] = reward
-        self._n_waiting = n + 1
-        self.n_obs += 1
-        self.reward_sum += reward
-        self.reward_sq_sum += reward * reward
-        if n == 31:
-            self._fold()
-
-    def _fold(self) -> None:
-        rows = self._rows[: self._n_waiting]
-        self._Sigma += rows.T @ rows
-        self._b += self._rewards[: self._n_waiting] @ rows
-        self._n_waiting = 0
+        self._n_rows += 1
+        if n == BLOCK - 1:
+            self.snapshot()
 
     def add(self, stats: SufficientStats) -> None:
         """Take in statistics that were summed elsewhere."""
-        if stats.dim != len(self.b):
-            raise DimensionMismatch(f"expected statistics of {len(self.b)} features, got {stats.dim}")
-        self.Sigma[:] += stats.Sigma
-        self.b[:] += stats.b
-        self.n_obs += stats.n_obs
-        self.reward_sum += stats.reward_sum
-        self.reward_sq_sum += stats.reward_sq_sum
+        self._added = (self.snapshot() + stats, self._n_rows)
 
     def snapshot(self) -> SufficientStats:
         """An immutable copy."""
-        return SufficientStats(
-            frozen(self.Sigma.copy()), frozen(self.b.copy()), self.n_obs, self.reward_sum, self.reward_sq_sum
-        )
+        sums, n_added = self._added
+        n = self._n_rows - n_added
+        if n:
+            rows, rewards = self._rows[:n], self._rewards[:n]
+            reward_sum, reward_sq_sum = sums.reward_sum, sums.reward_sq_sum
+            for reward in rewards.tolist():
+                reward_sum += reward
+                reward_sq_sum += reward * reward
+            Sigma, b = frozen(sums.Sigma + gram(rows)), frozen(sums.b + times_vector(rows.T, rewards))
+            sums = SufficientStats(Sigma, b, sums.n_obs + n, reward_sum, reward_sq_sum)
+            self._added = (sums, self._n_rows)
+        return sums
 
     def clear(self) -> None:
         """Back to no data (Algorithm 1, line 11)."""
-        self._n_waiting = 0
-        self._Sigma[:] = 0.0
-        self._b[:] = 0.0
-        self.n_obs = 0
-        self.reward_sum = 0.0
-        self.reward_sq_sum = 0.0
+        self._added = (SufficientStats.zeros(self._rows.shape[1]), self._n_rows)
 
 
 @lru_cache(maxsize=64)

@@ -1,1 +1,1 @@
-"""A read-only window on the service: server-rendered pages that stay live by server-sent events."""
+"""The read-only dashboard of a server: HTML rendered on the server, kept current by server-sent events."""

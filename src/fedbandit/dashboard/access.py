@@ -1,4 +1,4 @@
-"""Who may look: a viewer or an administrator, by header or by the cookie of the login form; on an open page anybody."""
+"""Who may see the dashboard: viewers and administrators, by header or login cookie; anybody on an open dashboard."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fedbandit.errors import Forbidden, Unauthenticated
-from fedbandit.service.auth import require
-from fedbandit.service.parts import Parts
+from fedbandit.service.admin.auth import require
+from fedbandit.service.container import Container
 from fedbandit.service.settings import is_loopback
 from fedbandit.service.stores.base import Principal
 
@@ -22,13 +22,13 @@ FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
 class Access:
-    """Looks at requests."""
+    """Authenticates the visitors of the dashboard."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, container: Container) -> None:
+        self._container = container
 
     async def visitor(self, request: Request) -> Principal:
-        """Who looks; `Unauthenticated` or `Forbidden` if nobody may."""
+        """Who sent the request; `Unauthenticated` or `Forbidden` if they may not see the dashboard."""
         authorization = request.headers.get("authorization") or _from_cookie(request)
         if authorization is None and self.is_open(request):
             return VISITOR
@@ -36,25 +36,25 @@ class Access:
 
     async def person(self, authorization: str | None) -> Principal:
         """Whose token it is, if it is a person's."""
-        principal = await self._parts.gate.principal(authorization)
+        principal = await self._container.gate.principal(authorization)
         if principal.role == "agent":
-            raise Forbidden("this token belongs to an agent; the page needs one of a viewer or an administrator")
+            raise Forbidden("this token belongs to an agent; the dashboard needs one of a viewer or an administrator")
         require(principal, "viewer", "admin")
         return principal
 
     def is_open(self, request: Request) -> bool:
-        """Whether anybody may look: the setting is on and the request was made on this machine for this machine.
+        """Whether no token is needed: the setting is on and the request was made on this machine for this machine.
 
-        The name in the address must be this machine's own too: a foreign page may point its own name at 127.0.0.1 and
-        read what its visitors can reach. And what a proxy passes on comes from elsewhere.
+        The name in the address must be this machine's own too: another site may point its own name at 127.0.0.1
+        and read what its visitors can reach. And what a proxy forwards comes from elsewhere.
         """
-        if not self._parts.settings.open_page or any(name in request.headers for name in FORWARDED):
+        if not self._container.settings.open_dashboard or any(name in request.headers for name in FORWARDED):
             return False
         client = request.client.host if request.client else ""
         host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
         return is_loopback(client) and is_loopback(host)
 
-    def remember(self, response: Response, token: str) -> None:
+    def set_cookie(self, response: Response, token: str) -> None:
         """Put the token into a cookie that scripts cannot read and other sites cannot use."""
         response.set_cookie(
             COOKIE,
@@ -65,13 +65,13 @@ class Access:
             secure=self._is_tls,
         )
 
-    def forget(self, response: Response) -> None:
-        """Take the cookie away."""
+    def clear_cookie(self, response: Response) -> None:
+        """Delete the cookie."""
         response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=self._is_tls)
 
     @property
     def _is_tls(self) -> bool:
-        return self._parts.settings.scheme == "https"
+        return self._container.settings.scheme == "https"
 
 
 def _from_cookie(request: Request) -> str | None:
@@ -85,13 +85,13 @@ def _from_cookie(request: Request) -> str | None:
 
 
 def require_same_site(request: Request) -> None:
-    """`Forbidden` for what another site sends; browsers say where a request comes from."""
+    """`Forbidden` for requests from another site, by the header that browsers send."""
     if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-        raise Forbidden("this was sent by another site")
+        raise Forbidden("this request was sent by another site")
 
 
 def safe_target(target: str) -> str:
-    """Where to go after the login: a path on this server, or the front page.
+    """Where to go after the login: a path on this server, or the overview.
 
     >>> safe_target("/models/news?page=2"), safe_target("//elsewhere"), safe_target("https://elsewhere")
     ('/models/news?page=2', '/', '/')
@@ -100,8 +100,8 @@ def safe_target(target: str) -> str:
     return target if is_path and target.isprintable() else "/"
 
 
-def told(error: Unauthenticated | Forbidden) -> str:
-    """Why a login failed, for people."""
+def login_problem(error: Unauthenticated | Forbidden) -> str:
+    """Why a login failed, as text for the form."""
     if isinstance(error, Forbidden):
-        return "This is an agent's token. The page needs the token of a viewer or an administrator."
-    return "This token is not known here. Was it replaced, or cut off while copying?"
+        return "This is an agent's token. The dashboard needs the token of a viewer or an administrator."
+    return "This token is unknown. Was it replaced, or truncated while copying?"

@@ -1,13 +1,21 @@
-"""The frame around every page, its headers, and the pages for when something is wrong."""
+"""The HTML document around every view, the login form, error documents, security headers and static files."""
 
 from __future__ import annotations
 
-from starlette.responses import HTMLResponse
+import hashlib
+from functools import cache
+from pathlib import Path
 
-from fedbandit.dashboard.markup import Child, Html, join, tag
-from fedbandit.dashboard.static import static_url
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
-# Nothing inline, nothing from elsewhere, and nobody may frame us.
+from fedbandit.dashboard.markup import Html, tag
+
+FOLDER = Path(__file__).parent / "static"
+TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+FOR_EVER = "public, max-age=31536000, immutable"
+
+# Nothing inline, nothing from other hosts, and no other site may frame the dashboard.
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -26,10 +34,10 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-SECTIONS = (("Models", "/"), ("Simulation", "/simulation"), ("API", "/docs"))
+SECTIONS = (("Models", "/"), ("API", "/docs"))
 
 
-def page(
+def document(
     title: str,
     body: Html,
     *,
@@ -40,8 +48,8 @@ def page(
     status: int = 200,
     headers: dict[str, str] | None = None,
 ) -> HTMLResponse:
-    """A whole page. `live` is where its events come from, `section` the entry of the menu that it belongs to."""
-    document = tag(
+    """A complete HTML document. `live` is the address of its event stream, `section` its entry in the menu."""
+    html = tag(
         "html",
         _head(title),
         tag(
@@ -49,14 +57,13 @@ def page(
             tag("a", "Skip to the content", href="#main", class_="skip"),
             _banner(section, bool(live), signed_in),
             tag("main", body, id="main", tabindex=-1),
-            tag("p", id="said", role="status", class_="hidden") if live else None,
             data_live=live or None,
             data_shape=shape or None,
         ),
         lang="en",
     )
     all_headers = {**HEADERS, "Cache-Control": "no-store", **(headers or {})}
-    return HTMLResponse("<!doctype html>" + document, status, all_headers)
+    return HTMLResponse("<!doctype html>" + html, status, all_headers)
 
 
 def _head(title: str) -> Html:
@@ -67,9 +74,9 @@ def _head(title: str) -> Html:
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("link", rel="icon", href=static_url("icon.svg"), type="image/svg+xml"),
-        tag("link", rel="stylesheet", href=static_url("page.css")),
+        tag("link", rel="stylesheet", href=static_url("dashboard.css")),
         tag("script", src=static_url("theme.js")),
-        tag("script", type="module", src=static_url("page.js")),
+        tag("script", type="module", src=static_url("dashboard.js")),
     )
 
 
@@ -78,7 +85,8 @@ def _banner(section: str, is_live: bool, signed_in: bool) -> Html:
         tag("li", tag("a", name, href=target, aria_current="page" if name == section else None))
         for name, target in SECTIONS
     ]
-    status = tag("p", tag("span", "connecting", id="link-word"), id="link", data_state="waiting", role="status")
+    state = tag("span", "connecting", id="connection-text")
+    status = tag("p", state, id="connection", data_state="connecting", role="status")
     theme = tag("button", "Theme", type="button", id="theme", class_="quiet-button", hidden=True)
     leave = tag(
         "form", tag("button", "Sign out", type="submit", class_="quiet-button"), method="post", action="/logout"
@@ -92,16 +100,16 @@ def _banner(section: str, is_live: bool, signed_in: bool) -> Html:
     )
 
 
-def problem_page(status: int, title: str, message: str, *links: Child) -> HTMLResponse:
-    """Something is wrong: what, and where to go from here."""
-    back = tag("p", links or tag("a", "All models", href="/"))
+def error_document(status: int, title: str, message: str) -> HTMLResponse:
+    """An error with a link to the overview."""
+    back = tag("p", tag("a", "All models", href="/"))
     body = tag("div", tag("h1", title), tag("p", message, class_="lead"), back, class_="notice")
-    return page(title, body, status=status)
+    return document(title, body, status=status)
 
 
-def login_page(target: str, problem: str = "", *, status: int = 200) -> HTMLResponse:
-    """The form that takes a token."""
-    told = tag("p", problem, class_="problem", role="alert", id="problem") if problem else None
+def login_document(target: str, problem: str = "", *, status: int = 200) -> HTMLResponse:
+    """The form that asks for a token."""
+    alert = tag("p", problem, class_="problem", role="alert", id="problem") if problem else None
     form = tag(
         "form",
         tag("label", "Token of a viewer or an administrator", for_="token"),
@@ -118,7 +126,7 @@ def login_page(target: str, problem: str = "", *, status: int = 200) -> HTMLResp
             aria_invalid="true" if problem else None,
         ),
         tag("input", type="hidden", name="next", value=target),
-        told,
+        alert,
         tag("button", "Sign in", type="submit", class_="primary"),
         method="post",
         action="/login",
@@ -129,11 +137,42 @@ def login_page(target: str, problem: str = "", *, status: int = 200) -> HTMLResp
         tag("summary", "Where do I get one?"),
         tag(
             "p",
-            "The server prints an administrator's token at its first start. With it, anybody who shall only look gets "
-            "a token of their own by ",
+            "The server prints an administrator's token at its first start. An administrator creates tokens for "
+            "viewers with ",
             tag("code", "fedbandit tokens add NAME"),
             ".",
         ),
     )
     body = tag("div", tag("h1", "Sign in"), form, where, class_="notice")
-    return page("Sign in", join(body), status=status)
+    return document("Sign in", body, status=status)
+
+
+@cache
+def files() -> dict[str, bytes]:
+    """All static files by name; they are few and small."""
+    return {path.name: path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix in TYPES}
+
+
+@cache
+def edition() -> str:
+    """A digest of all files, in their addresses; scripts import each other from the same edition."""
+    digest = hashlib.sha256()
+    for name, content in files().items():
+        digest.update(name.encode() + b"\0" + content)
+    return digest.hexdigest()[:12]
+
+
+def static_url(name: str) -> str:
+    """The address of a file."""
+    return f"/static/{edition()}/{name}"
+
+
+async def static(request: Request) -> Response:
+    """A static file. Only the current edition may be cached; an old address gets the current file, uncached."""
+    name = request.path_params["name"]
+    content = files().get(name)
+    if content is None:
+        return PlainTextResponse("there is no such file", 404)
+    is_current = request.path_params["edition"] == edition()
+    headers = {"Cache-Control": FOR_EVER if is_current else "no-store", "X-Content-Type-Options": "nosniff"}
+    return Response(content, 200, headers, TYPES[Path(name).suffix])

@@ -1,4 +1,4 @@
-"""The routes of the page: each is glue between a request and a view."""
+"""The routes of the dashboard: each is glue between a request and a view."""
 
 from __future__ import annotations
 
@@ -6,70 +6,64 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import parse_qsl
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from fedbandit.dashboard import access as doors
-from fedbandit.dashboard.frame import Frame, url
-from fedbandit.dashboard.fresh import Fresh
-from fedbandit.dashboard.layout import HEADERS, login_page, page, problem_page
-from fedbandit.dashboard.live import Streams
-from fedbandit.dashboard.look import Look, View
-from fedbandit.dashboard.markup import Html, tag
-from fedbandit.dashboard.runs import Runs
-from fedbandit.dashboard.sources import Sources
-from fedbandit.dashboard.spec import spec_from
-from fedbandit.dashboard.static import static
+from fedbandit.dashboard.access import VISITOR, Access, login_problem, require_same_site, safe_target
+from fedbandit.dashboard.components import RenderedView, url
+from fedbandit.dashboard.data_sources import DataSources, TtlCache, ViewContext
+from fedbandit.dashboard.layout import HEADERS, document, error_document, login_document, static
+from fedbandit.dashboard.markup import Html
+from fedbandit.dashboard.stream import EventStreams
 from fedbandit.dashboard.views.agent import agent
 from fedbandit.dashboard.views.agents import agents
 from fedbandit.dashboard.views.api_docs import api_docs
 from fedbandit.dashboard.views.model import model
 from fedbandit.dashboard.views.overview import overview
-from fedbandit.dashboard.views.simulation import simulation
-from fedbandit.errors import BodyTooLarge, FedbanditError, Forbidden, InvalidInput, Overloaded, Unauthenticated
-from fedbandit.service import problems
+from fedbandit.errors import FedbanditError, Forbidden, Unauthenticated
 from fedbandit.service.app import make_json_app
-from fedbandit.service.parts import Parts
+from fedbandit.service.container import Container
+from fedbandit.service.http import error_responses
+from fedbandit.service.http.bodies import Disconnected, body_of
 
+View = Callable[[ViewContext], Awaitable[RenderedView]]
 VIEWS: dict[str, tuple[str, View]] = {
     "/": ("Models", overview),
     "/models/{model}": ("Models", model),
     "/models/{model}/agents": ("Models", agents),
     "/models/{model}/agents/{agent}": ("Models", agent),
-    "/simulation": ("Simulation", simulation),
 }
 MAX_FORM = 8_192
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def page_routes(parts: Parts) -> list[BaseRoute]:
-    """Everything that people look at, to stand before the JSON surface."""
-    return Page(parts).routes()
+def dashboard_routes(container: Container) -> list[BaseRoute]:
+    """The routes of the dashboard, to stand before those of the API."""
+    return Dashboard(container).routes()
 
 
-class Page:
-    """The window on one server."""
+class Dashboard:
+    """The dashboard of one server."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._access = doors.Access(parts)
-        self._sources = Sources(parts)
-        self._runs = Runs(parts.log)
-        self._frames = Fresh(ttl_s=0.5)
-        self._streams = Streams(parts.stopping, parts.clock, parts.log)
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._access = Access(container)
+        self._sources = DataSources(container)
+        self._rendered = TtlCache(ttl_s=0.5)
+        self._streams = EventStreams(container.stopping, container.clock, container.log)
         self._api_docs: Html | None = None
 
     def routes(self) -> list[BaseRoute]:
-        """Views and their live streams, the login, the simulation, the API's description, static files."""
+        """Views and their live streams, the login, the API's description, static files."""
         found: list[BaseRoute] = []
         for path, (section, view) in VIEWS.items():
-            found.append(Route(path, self._guarded(self._shown(section, view)), methods=["GET"]))
-            found.append(Route("/live" + path, self._guarded(self._followed(view)), methods=["GET"]))
+            found.append(Route(path, self._guarded(self._html(section, view)), methods=["GET"]))
+            found.append(Route("/live" + path, self._guarded(self._stream(view)), methods=["GET"]))
         found += [
-            Route("/simulation", self._guarded(self._start), methods=["POST"]),
             Route("/login", self._guarded(self._login_form), methods=["GET"]),
             Route("/login", self._guarded(self._login), methods=["POST"]),
             Route("/logout", self._guarded(self._logout), methods=["POST"]),
@@ -80,137 +74,119 @@ class Page:
 
     # -- views
 
-    def _look(self, request: Request) -> Look:
-        return Look(self._sources, self._runs, request.path_params, dict(request.query_params))
+    def _context(self, request: Request) -> ViewContext:
+        return ViewContext(self._sources, request.path_params, dict(request.query_params))
 
-    def _shown(self, section: str, view: View) -> Handler:
+    def _html(self, section: str, view: View) -> Handler:
         async def show(request: Request) -> Response:
             visitor = await self._access.visitor(request)
-            frame = await view(self._look(request))
+            rendered = await view(self._context(request))
             query = f"?{request.url.query}" if request.url.query else ""
-            is_still = frame.is_final and not frame.series
-            return page(
-                frame.title,
-                frame.body,
+            return document(
+                rendered.title,
+                rendered.body,
                 section=section,
-                live="" if is_still else f"/live{request.url.path}{query}",
-                shape=frame.shape,
-                signed_in=visitor != doors.VISITOR,
+                live=f"/live{request.url.path}{query}",
+                shape=rendered.shape,
+                signed_in=visitor != VISITOR,
             )
 
         return show
 
-    def _followed(self, view: View) -> Handler:
+    def _stream(self, view: View) -> Handler:
         async def follow(request: Request) -> Response:
             await self._access.visitor(request)
             self._streams.require_room()
-            look = self._look(request)
+            context = self._context(request)
 
-            # A frame holds nothing of the visitor's own, so all who look at the same view share it.
-            async def frame() -> Frame:
-                return await self._frames.get((request.url.path, request.url.query), lambda: view(look))
+            # A rendered view has nothing that depends on the visitor, so all visitors of the same address share it.
+            async def render() -> RenderedView:
+                return await self._rendered.get((request.url.path, request.url.query), lambda: view(context))
 
-            events = self._streams.events(frame, lambda: self._access.visitor(request))
+            events = self._streams.events(render, lambda: self._access.visitor(request))
             headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **HEADERS}
             return StreamingResponse(events, 200, headers, "text/event-stream")
 
         return follow
 
-    # -- the simulation
-
-    async def _start(self, request: Request) -> Response:
-        doors.require_same_site(request)
-        await self._access.visitor(request)
-        fields = await _form(request)
-        try:
-            run = self._runs.start(spec_from(fields))
-        except (InvalidInput, Overloaded) as error:
-            return RedirectResponse(url("simulation", problem=str(error)), 303)
-        return RedirectResponse(url("simulation", run=run.spec.id), 303)
-
-    # -- coming and going
+    # -- signing in and out
 
     async def _login_form(self, request: Request) -> Response:
-        return login_page(doors.safe_target(request.query_params.get("next", "/")))
+        return login_document(safe_target(request.query_params.get("next", "/")))
 
     async def _login(self, request: Request) -> Response:
-        doors.require_same_site(request)
-        fields = await _form(request)
-        token, target = fields.get("token", "").strip(), doors.safe_target(fields.get("next", "/"))
+        require_same_site(request)
+        fields = await _form(request, self._container)
+        token, target = fields.get("token", "").strip(), safe_target(fields.get("next", "/"))
         try:
             person = await self._access.person(f"Bearer {token}")
         except (Unauthenticated, Forbidden) as error:
-            return login_page(target, doors.told(error), status=error.status)
-        self._parts.log.info("signed_in", name=person.name, role=person.role)
+            return login_document(target, login_problem(error), status=error.status)
+        self._container.log.info("signed_in", name=person.name, role=person.role)
         response = RedirectResponse(target, 303)
-        self._access.remember(response, token)
+        self._access.set_cookie(response, token)
         return response
 
     async def _logout(self, request: Request) -> Response:
-        doors.require_same_site(request)
+        require_same_site(request)
         response = RedirectResponse("/login", 303)
-        self._access.forget(response)
+        self._access.clear_cookie(response)
         return response
 
     # -- the API's description
 
     async def _docs(self, request: Request) -> Response:
         if self._api_docs is None:
-            document = await asyncio.to_thread(make_json_app(self._parts).openapi)
-            self._api_docs = api_docs(document)
-        return page("HTTP API", self._api_docs, section="API")
+            openapi = await asyncio.to_thread(make_json_app(self._container).openapi)
+            self._api_docs = api_docs(openapi)
+        return document("HTTP API", self._api_docs, section="API")
 
     # -- around all of them
 
     def _guarded(self, handler: Handler) -> Handler:
-        """The handler with errors as pages (as JSON for a stream), security headers and a log line."""
+        """The handler with errors as HTML (as JSON for a stream), security headers and a log line."""
 
         async def guarded(request: Request) -> Response:
             began = time.perf_counter()
             try:
                 response = await handler(request)
             except FedbanditError as error:
-                response = _problem(request, error)
-            except ClientDisconnect:
+                response = _error_response(request, error)
+            except Disconnected:
                 response = Response(status_code=400)
             except Exception as error:
-                self._parts.log.error("page_failed", path=request.url.path, exc_info=error)
-                told = "The server failed to make this page; its log has the reason."
-                response = problem_page(500, "Something went wrong", told)
+                self._container.log.error("view_failed", path=request.url.path, exc_info=error)
+                text = "The server could not render this view; its log has the reason."
+                response = error_document(500, "Something went wrong", text)
             for name, value in HEADERS.items():
                 response.headers.setdefault(name, value)
             spent = round(1e3 * (time.perf_counter() - began), 2)
             path = request.url.path  # never the query: it is the visitor's own
-            self._parts.log.debug("page", path=path, status=response.status_code, ms=spent)
+            self._container.log.debug("view", path=path, status=response.status_code, ms=spent)
             return response
 
         return guarded
 
 
-async def _form(request: Request) -> dict[str, str]:
+async def _form(request: Request, container: Container) -> dict[str, str]:
     """The fields of a posted form, if it is short."""
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_FORM:
-            raise BodyTooLarge(f"expected a form of at most {MAX_FORM} bytes")
-    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=20))
+    limits: Any = {"limit": MAX_FORM, "timeout_s": container.settings.body_timeout_s, "of": " in a form"}
+    async with body_of(request.scope, request.receive, container.memory, **limits) as body:
+        return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=20))
 
 
-def _problem(request: Request, error: FedbanditError) -> Response:
-    status = problems.status_of(error)
+def _error_response(request: Request, error: FedbanditError) -> Response:
+    status = error_responses.status_of(error)
     if request.url.path.startswith("/live"):
-        return JSONResponse({"error": error.code, "message": str(error)}, status)
-    if isinstance(error, Unauthenticated) and request.method == "GET":
-        if "authorization" in request.headers:
-            return _told(status, error)
+        return JSONResponse(
+            {"error": error.code, "message": str(error)}, status, error_responses.extra_headers(status, error)
+        )
+    if isinstance(error, Unauthenticated) and request.method == "GET" and "authorization" not in request.headers:
         query = f"?{request.url.query}" if request.url.query else ""
         return RedirectResponse(url("login", next=request.url.path + query), 303)
-    return _told(status, error)
-
-
-def _told(status: int, error: FedbanditError) -> HTMLResponse:
     titles = {404: "Not found", 503: "Please try again in a moment"}
     title = titles.get(status, HTTPStatus(status).phrase)
     message = str(error)
-    return problem_page(status, title, message[:1].upper() + message[1:] + ".", tag("a", "All models", href="/"))
+    response = error_document(status, title, message[:1].upper() + message[1:] + ".")
+    response.headers.update(error_responses.extra_headers(status, error))
+    return response

@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedbandit.demo.processes import AgentProcess
-from fedbandit.demo.verdict import Conservation, Outcome
+from fedbandit.demo.summary import Conservation, LearningResult
+from fedbandit.experiments.sharing_cost import SharingCost, human_bytes
 
 STYLES = {"killed": "bold red", "restarting": "yellow", "resumed": "bold green", "done": "green", "starting": "dim"}
 PLAIN_EVERY_S = 5.0
@@ -85,7 +86,7 @@ class Display:
         return Panel(Group(table, foot), title=self._headline, box=ROUNDED, padding=(0, 1))
 
 
-def print_verdict(console: Console, outcomes: Sequence[Outcome]) -> None:
+def print_verdict(console: Console, outcomes: Sequence[LearningResult], cost: SharingCost) -> None:
     """The answer to: was it worth it?"""
     table = Table(title="Was it worth it?", box=ROUNDED, title_style="bold", title_justify="left")
     table.add_column("learning")
@@ -100,13 +101,29 @@ def print_verdict(console: Console, outcomes: Sequence[Outcome]) -> None:
             f"{outcome.mean_reward:.3f}",
             f"{outcome.late_reward:.3f}",
             f"{outcome.n_messages:,}",
-            _bytes(outcome.n_bytes),
+            human_bytes(outcome.n_bytes),
             style=style,
         )
     console.print()
     console.print(table)
     console.print(
-        "[dim]Reward 1 for the right class; all start from nothing and see each image once.[/]", highlight=False
+        "[dim]Reward 1 for the right class; all start from nothing and see each image once. This\n"
+        "is one run: `fedbandit study real` has intervals over seeds.\n"
+        "The last two share every observation: each decision downloads before and uploads\n"
+        f"after (α = 0), or each observation goes up and the model down to all {cost.n_agents} agents.[/]",
+        highlight=False,
+    )
+    together = next(outcome for outcome in outcomes if outcome.name == "together")
+    console.print(_says_price(together, cost), highlight=False)
+
+
+def _says_price(together: LearningResult, cost: SharingCost) -> str:
+    """The fleet's messages and bytes beside the simple ways to share everything."""
+    return (
+        f"Together: {cost.of_two_per_decision(together.n_messages):.0%} of two messages per decision, "
+        f"{cost.of_broadcast(together.n_messages):.0%} of a broadcast per decision;\n"
+        f"{human_bytes(together.n_bytes)} where the raw rows (context, arm, reward) sent once are "
+        f"{human_bytes(cost.raw_bytes)}:\nsums pay in bytes only over many more rows."
     )
 
 
@@ -119,11 +136,3 @@ def print_conservation(console: Console, found: Conservation, *, n_agents: int) 
         f"{found.held.reward_sum:,.0f}. Σ and b agree to {found.gap:.0e}.",
         highlight=False,
     )
-
-
-def _bytes(n: int) -> str:
-    for unit in ("B", "kB", "MB"):
-        if n < 1000:
-            return f"{n:,.0f} {unit}" if unit == "B" else f"{n:,.1f} {unit}"
-        n = n / 1000  # type: ignore[assignment]
-    return f"{n:,.1f} GB"

@@ -51,7 +51,7 @@ class Images:
 
 def deal(n_agents: int, seed: int, n_images: int | None = None) -> list[Images]:
     """The digits, shuffled and dealt out one by one, so that agent m's n-th image is number n·M + m of all."""
-    from fedbandit.simulation.datasets_classes import Digits
+    from fedbandit.simulation.datasets.classes import Digits
 
     world = Digits(pca=N_COMPONENTS)
     order = np.random.default_rng(seed).permutation(len(world.labels))[:n_images]

@@ -36,6 +36,9 @@ class ServerProcess:
     def __init__(self, data: Path, log: Path) -> None:
         self.admin_token = secrets.token_urlsafe(32)
         command = [sys.executable, "-m", "fedbandit.cli.serve", "--data", str(data), "--port", "0", "--while-stdin"]
+        command.append(
+            "--open-dashboard"
+        )  # whoever runs the demo should see its dashboard; it serves this machine only
         self._log = log
         with log.open("w", encoding="utf-8") as errors:
             self._process = subprocess.Popen(

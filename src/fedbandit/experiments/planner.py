@@ -10,7 +10,8 @@ import numpy as np
 from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.algorithms.messages import n_bytes
 from fedbandit.core import theory
-from fedbandit.core.arrays import at_least, finite_at_least, whole_at_least
+from fedbandit.core.arrays import LARGEST, at_least, finite_at_least, whole_at_least
+from fedbandit.errors import InvalidParameter
 from fedbandit.simulation.runner import simulate
 from fedbandit.simulation.worlds import Sphere
 
@@ -18,7 +19,7 @@ MIN_SIMULATED_AGENTS, MAX_SIMULATED_AGENTS = 20, 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fleet:
+class PlannedFleet:
     """The fleet to plan for: M agents, d features, T rounds in all, and what is assumed of the world."""
 
     n_agents: int
@@ -34,7 +35,11 @@ class Fleet:
         whole_at_least(self.n_agents, 1, "agents")
         whole_at_least(self.dim, 1, "dim")
         whole_at_least(self.n_rounds, 1, "rounds")
-        finite_at_least(self.lam, 0.0, "lam", strictly=True)
+        for name in ("lam", "action_bound"):  # their squares and quotients stay within float64
+            value = finite_at_least(getattr(self, name), 0.0, name, strictly=True)
+            if not 1 / LARGEST <= value <= LARGEST:
+                raise InvalidParameter(f"expected {name} between {1 / LARGEST:g} and {LARGEST:g}, got {value:g}")
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class Promise:
     paper: float
 
 
-def promise(fleet: Fleet, alpha: float) -> Promise:
+def promise(fleet: PlannedFleet, alpha: float) -> Promise:
     """Message bound and radii at the end of the horizon, with the largest information ρ that T rounds can bring."""
     at_least(alpha, 0.0, "alpha", strictly=True)
     d, T, M, lam = fleet.dim, fleet.n_rounds, fleet.n_agents, fleet.lam
@@ -66,7 +71,7 @@ def promise(fleet: Fleet, alpha: float) -> Promise:
     )
 
 
-def promised_alpha(fleet: Fleet, messages: float) -> float | None:
+def promised_alpha(fleet: PlannedFleet, messages: float) -> float | None:
     """The smallest α whose message bound keeps a budget; None if none is promised to: an epoch may cost 2M."""
     epochs = theory.max_epochs(dim=fleet.dim, n_rounds=fleet.n_rounds, lam=fleet.lam, action_bound=fleet.action_bound)
     if messages >= 2 * fleet.n_rounds:
@@ -75,7 +80,7 @@ def promised_alpha(fleet: Fleet, messages: float) -> float | None:
     return 1 / spare if spare > 0 else None
 
 
-def expected_messages(fleet: Fleet, alpha: float) -> float:
+def expected_messages(fleet: PlannedFleet, alpha: float) -> float:
     """Messages when data comes evenly from all directions and agents: an estimate, neither a bound nor a fit.
 
     When the server's data is n·I/d, an agent that adds its own k rows multiplies the determinant by (1 + k/n)^d, so it
@@ -111,7 +116,7 @@ class Trial:
 class Simulations:
     """A few small simulations at different α; between them the formula's correction is interpolated."""
 
-    def __init__(self, fleet: Fleet, *, budget: int | None = None) -> None:
+    def __init__(self, fleet: PlannedFleet, *, budget: int | None = None) -> None:
         self.fleet = fleet
         self.small = small_fleet(fleet, budget or simulated_rounds(fleet.dim))
         self.trials: dict[float, Trial] = {}
@@ -166,18 +171,18 @@ def simulated_rounds(dim: int) -> int:
     return int(min(200_000, max(10_000, 2_000_000 // dim)))
 
 
-def small_fleet(fleet: Fleet, budget: int) -> Fleet:
+def small_fleet(fleet: PlannedFleet, budget: int) -> PlannedFleet:
     """A fleet to simulate: as many rounds for each agent as the real one if the budget allows, with fewer agents."""
     own = max(1, fleet.n_rounds // fleet.n_agents)
     n_agents = min(fleet.n_agents, MAX_SIMULATED_AGENTS, max(MIN_SIMULATED_AGENTS, budget // own))
     return replace(fleet, n_agents=n_agents, n_rounds=min(fleet.n_rounds, budget, n_agents * own))
 
 
-def bytes_a_day(fleet: Fleet, messages: float, days: float) -> float:
+def bytes_a_day(fleet: PlannedFleet, messages: float, days: float) -> float:
     """Bytes of statistics on the wire in a day."""
     return messages * bytes_a_message(fleet) / days
 
 
-def bytes_a_message(fleet: Fleet) -> int:
+def bytes_a_message(fleet: PlannedFleet) -> int:
     """Bytes of one upload or download."""
     return n_bytes(fleet.dim)

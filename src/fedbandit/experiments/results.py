@@ -12,9 +12,10 @@ import numpy as np
 from fedbandit.algorithms.messages import n_bytes
 from fedbandit.core.arrays import Vector
 from fedbandit.errors import InvalidParameter
-from fedbandit.experiments.spec import Spec
-from fedbandit.experiments.store import Failure, Run, Store
-from fedbandit.experiments.summary import Interval, interval
+from fedbandit.experiments.compare import Interval, interval
+from fedbandit.experiments.run_store import FailedRun, RunStore, StoredRun
+from fedbandit.experiments.sharing_cost import SharingCost
+from fedbandit.experiments.spec import RunSpec
 
 Keys = Mapping[str, Any]
 
@@ -24,14 +25,14 @@ class Cell:
     """One spec of a study with the study's own words for it, and the seeds it is run with."""
 
     keys: Keys
-    spec: Spec
+    spec: RunSpec
     seeds: tuple[int, ...]
 
 
 class Group:
     """The finished runs of one cell."""
 
-    def __init__(self, cell: Cell, runs: Sequence[Run]) -> None:
+    def __init__(self, cell: Cell, runs: Sequence[StoredRun]) -> None:
         self.cell = cell
         self.spec = cell.spec
         self.keys = cell.keys
@@ -44,6 +45,13 @@ class Group:
     def rounds(self) -> Vector:
         """The recorded rounds."""
         return np.asarray(next(iter(self.runs.values())).columns["rounds"])
+
+    @cached_property
+    def sharing_cost(self) -> SharingCost:
+        """What sharing everything would send in these runs."""
+        spec = self.spec
+        numbers = getattr(spec.make_world(), "row_numbers", None)
+        return SharingCost(n_agents=spec.n_agents, n_rounds=spec.n_rounds, dim=spec.dim, row_numbers=numbers)
 
     def curve(self, measure: str) -> dict[int, Vector]:
         """The measure at each recorded round, by seed."""
@@ -69,7 +77,7 @@ class Group:
         return int(found[0])
 
 
-def column_of(run: Run, measure: str) -> Vector:
+def column_of(run: StoredRun, measure: str) -> Vector:
     """A recorded column, or one that follows from the others: messages, bytes."""
     if measure == "messages":
         return np.asarray(run.columns["messages_up"] + run.columns["messages_down"], dtype=np.float64)
@@ -81,16 +89,18 @@ def column_of(run: Run, measure: str) -> Vector:
 class Results:
     """All groups of a study that have at least one run, in the order of its plan, and what failed."""
 
-    def __init__(self, groups: Sequence[Group], failures: Sequence[Failure] = (), size: str = "quick") -> None:
+    def __init__(self, groups: Sequence[Group], failures: Sequence[FailedRun] = (), size: str = "quick") -> None:
         self.groups = [group for group in groups if group.runs]
+        self.n_planned = sum(len(group.cell.seeds) for group in groups)
+        self.n_missing = self.n_planned - sum(len(group.runs) for group in groups)
         self.failures = tuple(failures)
         self.size = size
 
     @classmethod
-    def read(cls, store: Store, cells: Sequence[Cell], size: str) -> Results:
+    def read(cls, store: RunStore, cells: Sequence[Cell], size: str) -> Results:
         """Everything of these cells that is on disk."""
         groups = []
-        failures: list[Failure] = []
+        failures: list[FailedRun] = []
         for cell in cells:
             done = [seed for seed in cell.seeds if store.has(cell.spec, seed)]
             groups.append(Group(cell, [store.load(cell.spec, seed) for seed in done]))

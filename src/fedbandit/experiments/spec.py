@@ -9,16 +9,16 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from fedbandit.algorithms.base import Rule
 from fedbandit.algorithms.catalog import rule_from_dict
-from fedbandit.core.arrays import whole_at_least
+from fedbandit.core.arrays import is_listing, keep_whole, whole_at_least
 from fedbandit.errors import FormatError, InvalidParameter
-from fedbandit.experiments.hypercube import Hypercube
+from fedbandit.simulation.datasets.catalog import EVERY
 from fedbandit.simulation.participation import PARTICIPATION, ByRows, Participation, episodes, sequence
-from fedbandit.simulation.real import EVERY
 from fedbandit.simulation.worlds import World
+from fedbandit.simulation.worlds.hypercube import Hypercube
 
 SIMULATE: Mapping[str, Any] = {"name": "simulate"}
 EVERY_WORLD: dict[str, Callable[..., World]] = {**EVERY, Hypercube.name: Hypercube}
@@ -33,7 +33,7 @@ ID_DIGITS = 6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Spec:
+class RunSpec:
     """What is run: a rule, a world, who participates, how many agents and rounds, and by which driver.
 
     Two specs are equal if their canonical JSON is; `id` is the same in every session and on every machine.
@@ -53,12 +53,14 @@ class Spec:
     driver: Mapping[str, Any] = field(default_factory=lambda: SIMULATE)
 
     def __post_init__(self) -> None:
-        whole_at_least(self.n_agents, 1, "n_agents")
-        whole_at_least(self.n_rounds, 1, "n_rounds")
+        keep_whole(self, "n_agents", 1)
+        keep_whole(self, "n_rounds", 1)
         for name in ("rule", "world", "participation", "driver"):
             object.__setattr__(self, name, _canonical(getattr(self, name)))
         if not isinstance(self.record, str):
-            object.__setattr__(self, "record", tuple(int(t) for t in self.record))
+            if not is_listing(self.record):
+                raise InvalidParameter(f"expected record 'log', 'all' or a list of rounds, got {self.record!r}")
+            object.__setattr__(self, "record", tuple(whole_at_least(t, 1, "a round to record") for t in self.record))
 
     @functools.cached_property
     def canonical(self) -> str:
@@ -80,7 +82,7 @@ class Spec:
         return int(self.rule["dim"])
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Spec) and self.canonical == other.canonical
+        return isinstance(other, RunSpec) and self.canonical == other.canonical
 
     def __hash__(self) -> int:
         return hash(self.canonical)
@@ -105,7 +107,7 @@ class Spec:
         return {**values, "record": self.record if isinstance(self.record, str) else list(self.record)}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Spec:
+    def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
         """The spec of a dictionary made by `to_dict`."""
         try:
             return cls(**data)
@@ -122,9 +124,11 @@ def make_spec(
     participation: Participation | None = None,
     record: str | Sequence[int] = "log",
     driver: Mapping[str, Any] = SIMULATE,
-) -> Spec:
+) -> RunSpec:
     """The spec of a run given by objects: the same arguments as `fb.simulate`, without the seed."""
-    return Spec(
+    if isinstance(rule, type) or not hasattr(rule, "to_dict"):
+        raise InvalidParameter(f"expected a rule such as fb.FedLinUCB(dim=…, alpha=…, beta=…), got {rule!r}")
+    return RunSpec(
         rule=rule.to_dict(),
         world=_describe(world, EVERY_WORLD, "world"),
         participation={"name": "uniform"}
@@ -132,7 +136,7 @@ def make_spec(
         else _describe(participation, EVERY_PATTERN, "participation"),
         n_agents=n_agents,
         n_rounds=n_rounds,
-        record=record if isinstance(record, str) else tuple(record),
+        record=record if isinstance(record, str) else cast(tuple[int, ...], record),
         driver=driver,
     )
 
@@ -191,4 +195,4 @@ def _short(value: Any) -> str:
     return value if isinstance(value, str) else f"{float(value):.3g}".replace("e-0", "e-").replace("e+0", "e")
 
 
-__all__ = ["EVERY_PATTERN", "EVERY_WORLD", "SIMULATE", "Spec", "make_spec"]
+__all__ = ["EVERY_PATTERN", "EVERY_WORLD", "SIMULATE", "RunSpec", "make_spec"]

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fedbandit.durable_files import write_whole
 from fedbandit.errors import FormatError, InvalidParameter
+from fedbandit.experiments.output.tables import Table
 from fedbandit.experiments.results import Cell, Results
-from fedbandit.experiments.spec import Spec
-from fedbandit.experiments.store import Store, write_whole
-from fedbandit.experiments.tables import Table
+from fedbandit.experiments.run_store import RunStore
+from fedbandit.experiments.spec import RunSpec
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +42,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StudyAnswer:
     """What the runs say: a sentence computed from them, the figure, the tables, and what to bear in mind.
 
     `others` are figures beside the report's own, by the word that stands behind the study's name in their file names.
@@ -62,14 +63,14 @@ class Study:
     name: str
     question: str
     plan: Callable[[Size], list[Cell]]
-    analyse: Callable[[Results], Answer]
+    analyse: Callable[[Results], StudyAnswer]
 
     def command(self, size: str) -> str:
         """The command that makes this study again."""
         return f"fedbandit study {self.name}" + (f" --{size}" if size != "tiny" else "")
 
 
-def tasks_of(cells: Sequence[Cell]) -> list[tuple[Spec, int]]:
+def tasks_of(cells: Sequence[Cell]) -> list[tuple[RunSpec, int]]:
     """Every spec with every seed."""
     return [(cell.spec, seed) for cell in cells for seed in cell.seeds]
 
@@ -100,7 +101,7 @@ def saved_plans(root: Path) -> list[str]:
 def read_results(root: Path, name: str) -> Results:
     """The runs of a study that are on disk."""
     size, cells = load_plan(root, name)
-    return Results.read(Store(root), cells, size)
+    return Results.read(RunStore(root), cells, size)
 
 
 def _cell_to_dict(cell: Cell) -> dict[str, Any]:
@@ -108,4 +109,4 @@ def _cell_to_dict(cell: Cell) -> dict[str, Any]:
 
 
 def _cell_from_dict(data: dict[str, Any]) -> Cell:
-    return Cell(data["keys"], Spec.from_dict(data["spec"]), tuple(data["seeds"]))
+    return Cell(data["keys"], RunSpec.from_dict(data["spec"]), tuple(data["seeds"]))

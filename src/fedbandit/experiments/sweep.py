@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fedbandit.errors import InvalidParameter
-from fedbandit.experiments.drivers import Outcome, play
-from fedbandit.experiments.spec import Spec
-from fedbandit.experiments.store import Failure, Store
+from fedbandit.experiments.drivers.base import RunOutcome, play
+from fedbandit.experiments.run_store import FailedRun, RunStore
+from fedbandit.experiments.spec import RunSpec
 from fedbandit.experiments.workers import Cluster, Task, WorkersDied, in_processes
 
 Watch = Callable[["Finished"], None]
@@ -23,8 +23,8 @@ class Finished:
 
     task: Task
     seconds: float
-    outcome: Outcome | None
-    failure: Failure | None
+    outcome: RunOutcome | None
+    failure: FailedRun | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class Tally:
 
     n_run: int
     n_found: int
-    failures: tuple[Failure, ...]
+    failures: tuple[FailedRun, ...]
 
 
-def pending(store: Store, tasks: Iterable[Task]) -> list[Task]:
+def pending(store: RunStore, tasks: Iterable[Task]) -> list[Task]:
     """The runs that are not on disk yet, each once: the longest first so that no core idles at the end, then by seed.
 
     By seed, so that a sweep that is interrupted has something of every spec.
@@ -48,7 +48,7 @@ def pending(store: Store, tasks: Iterable[Task]) -> list[Task]:
 
 
 def sweep(
-    store: Store,
+    store: RunStore,
     tasks: Sequence[Task],
     *,
     n_jobs: int | None = None,
@@ -85,7 +85,7 @@ def run_one(task: Task) -> Finished:
             outcome = play(spec, seed)
     except Exception as error:  # noqa: BLE001 - whatever a run dies of belongs in the report, not in the way of others
         text = f"{type(error).__name__}: {error}".splitlines()[0]
-        failure = Failure(spec.id, seed, text, traceback.format_exc())
+        failure = FailedRun(spec.id, seed, text, traceback.format_exc())
         return Finished(task, time.process_time() - started, None, failure)
     return Finished(task, time.process_time() - started, outcome, None)
 
@@ -114,11 +114,11 @@ def _one_by_one(suspects: Sequence[Task], cluster: Cluster | None) -> Iterator[F
         except WorkersDied as died:
             spec, seed = task
             error = "WorkerDied: the process running it was killed (out of memory?)"
-            yield Finished(task, 0.0, None, Failure(spec.id, seed, error, str(died)))
+            yield Finished(task, 0.0, None, FailedRun(spec.id, seed, error, str(died)))
 
 
-def _refuse_twins(specs: Iterable[Spec]) -> None:
-    seen: dict[str, Spec] = {}
+def _refuse_twins(specs: Iterable[RunSpec]) -> None:
+    seen: dict[str, RunSpec] = {}
     for spec in specs:
         if seen.setdefault(spec.id, spec) != spec:
             raise InvalidParameter(f"two different specs share the id {spec.id}; change one of them a little")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fedbandit.errors import MissingExtra
-from fedbandit.experiments.spec import Spec
+from fedbandit.experiments.spec import RunSpec
 
-Task = tuple[Spec, int]  # what, and with which seed
+Task = tuple[RunSpec, int]  # what, and with which seed
 T = TypeVar("T")
 
 

@@ -1,8 +1,8 @@
 """An agent inside somebody's application: decisions at once, learning shared in the background."""
 
 from fedbandit.sdk.agent import LiveAgent
-from fedbandit.sdk.joining import aconnect, connect, open_agent
-from fedbandit.sdk.local import LocalServer, LocalTransport
+from fedbandit.sdk.connection import aconnect, connect, open_agent
+from fedbandit.sdk.in_process import LocalServer, LocalTransport
 from fedbandit.sdk.pending import Pending
 from fedbandit.sdk.status import Status
 from fedbandit.sdk.transport import HttpTransport, Transport

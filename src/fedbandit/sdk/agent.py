@@ -12,23 +12,25 @@ from typing import Self, overload
 
 from numpy.typing import ArrayLike
 
-from fedbandit.algorithms.base import Scores
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.messages import Upload
+from fedbandit.algorithms.scoring import Scores
 from fedbandit.core.arrays import Vector
 from fedbandit.core.decision_sets import DecisionSet
 from fedbandit.core.ridge import RidgeModel
-from fedbandit.errors import Closed, ForkedProcess, LiveError, NotReachable
-from fedbandit.sdk import comeback
-from fedbandit.sdk.core import LiveCore
-from fedbandit.sdk.link import Link
+from fedbandit.errors import Closed, ForkedProcess, JournalFailed, LiveError, NotReachable
+from fedbandit.sdk import restore_recovery
+from fedbandit.sdk.background_sync import BackgroundSync
+from fedbandit.sdk.durable_agent import DurableAgent
 from fedbandit.sdk.pending import Pending
-from fedbandit.sdk.pump import Pump
 from fedbandit.sdk.status import Status
+from fedbandit.sdk.sync_client import SyncClient
 
 logger = logging.getLogger("fedbandit.sdk")
 CLOSE_TIMEOUT_S = 5.0
 EXIT_TIMEOUT_S = 1.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # between the tries of `flush`
+LONGEST_WISH_S = 5.0  # of a server that asks to be left alone, in a `flush`
 
 
 class LiveAgent:
@@ -37,15 +39,16 @@ class LiveAgent:
     `choose` and `observe` take microseconds and never touch the network; `flush` and `refresh` wait for the server.
     """
 
-    def __init__(self, core: LiveCore, link: Link, pump: Pump | None) -> None:
+    def __init__(self, core: DurableAgent, link: SyncClient, pump: BackgroundSync | None) -> None:
         self._core = core
-        self._link = link
-        self._pump = pump
+        self._client = link
+        self._background = pump
         self.pending = Pending(core, self.observe)
         # The thread holds the parts, not this object: dropping it closes the agent, and so does the interpreter's end.
         self._finalizer = weakref.finalize(self, _shut_down, core, link, pump, os.getpid(), EXIT_TIMEOUT_S)
         os.register_at_fork(after_in_child=_mark_forked(weakref.ref(core)))
         if pump is not None:
+            core.in_background = True
             pump.start()
 
     # -- deciding and learning ---------------------------------------------------------------------------------
@@ -60,22 +63,38 @@ class LiveAgent:
             self._core.check()
         return self._core.choose(actions, k=k)
 
-    def choose_many(self, decision_sets: Sequence[ArrayLike]) -> list[Decision]:
-        """One decision for each decision set, by the same model."""
+    @overload
+    def choose_many(self, decision_sets: Sequence[ArrayLike], *, k: None = None) -> list[Decision]: ...
+    @overload
+    def choose_many(self, decision_sets: Sequence[ArrayLike], *, k: int) -> list[list[Decision]]: ...
+    def choose_many(
+        self, decision_sets: Sequence[ArrayLike], *, k: int | None = None
+    ) -> list[Decision] | list[list[Decision]]:
+        """What `choose` gives for each decision set, all by the same model."""
         self._core.check()
-        return self._core.choose_many(decision_sets)
+        return self._core.choose_many(decision_sets, k=k)
 
     def observe(self, decision: Decision | ArrayLike, reward: float) -> None:
         """Book the reward of a decision, at most once, or of any row; with a `state_dir` it is journalled first."""
         core = self._core
         if core.ended is not None:
             core.check()
-        self._after_learning(core.observe(decision, reward))
+        try:
+            upload = core.observe(decision, reward)
+        except BaseException:
+            self._wake_if_due()
+            raise
+        self._after_learning(upload)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> None:
         """Learn from rows and rewards gathered elsewhere; the trigger is tested once, at the end."""
         self._core.check()
-        self._after_learning(self._core.partial_fit(X, y))
+        try:
+            upload = self._core.partial_fit(X, y)
+        except BaseException:
+            self._wake_if_due()
+            raise
+        self._after_learning(upload)
 
     def predict(self, X: ArrayLike) -> Vector:
         """Estimated mean reward ⟨θ̂, x⟩ of each row."""
@@ -92,24 +111,34 @@ class LiveAgent:
         self._core.check()
         self._core.expire(decision)
 
+    def _wake_if_due(self) -> None:
+        """An exception from a signal handler can end a call that has made an upload."""
+        if self._background is not None and self._core.in_flight is not None:
+            self._background.wake()
+
     def _after_learning(self, upload: Upload | None) -> None:
         core = self._core
         is_long = core.journal is not None and core.journal.is_long
-        if self._pump is not None:
-            if upload is not None or is_long:
-                self._pump.wake()
+        if self._background is not None:
+            if upload is not None or is_long or core.is_renewal_due:
+                self._background.wake()
             return
         if is_long:
-            core.compact()
-        if not self._link.halted and self._link.clock() >= self._link.next_attempt:
+            try:
+                core.compact()
+            except JournalFailed as error:  # the observation is booked: whoever saw an error would book it again
+                logger.error("agent %s: %s", core.agent_id, error)
+        if not self._client.halted and self._client.clock() >= self._client.next_attempt:
             self._exchange_inline()
 
     def _exchange_inline(self) -> None:
         try:
             while self._core.in_flight is not None:
-                self._link.exchange()
+                self._client.exchange()
             if self._core.arrive() is not None:
-                self._link.refresh()
+                self._client.refresh()
+            elif self._client.check_in_s() == 0.0:
+                self._client.refresh(if_corrected=True)
         except LiveError:
             pass  # noted by the link; what was observed is kept
 
@@ -118,38 +147,42 @@ class LiveAgent:
     def flush(self, timeout_s: float | None = 30.0) -> None:
         """Send what was observed so far, trigger or not, and wait until the server has merged it.
 
-        `NotReachable` after `timeout_s` seconds, `Refused` when the server says no; nothing is lost by either. A buffer
-        with fewer than `min_upload` observations stays.
+        Tries at intervals of at most a second until `timeout_s` seconds are over, then raises `NotReachable`; `Refused`
+        when the server says no. Nothing is lost by either. A buffer with fewer than `min_upload` observations stays.
         """
         self._core.check()
-        clock = self._link.clock
+        clock = self._client.clock
         deadline = None if timeout_s is None else clock() + timeout_s
         target = self._core.n_rounds
+        pause_s = FIRST_PAUSE_S
         while self._core.n_merged < target:
             left = None if deadline is None else deadline - clock()
             try:
-                if not self._link.exchange(everything=True, within_s=left):
+                if not self._client.exchange(everything=True, within_s=left):
                     break
             except NotReachable as error:
-                self._wait_for_next_try(deadline, error)
-        if self._pump is not None:
-            self._pump.wake()
+                self._wait_for_next_try(deadline, max(pause_s, min(error.retry_after_s or 0.0, LONGEST_WISH_S)), error)
+                pause_s = min(2.0 * pause_s, LONGEST_PAUSE_S)
+        if self._background is not None:
+            self._background.wake()
 
-    def _wait_for_next_try(self, deadline: float | None, error: NotReachable) -> None:
-        """Sleep through the back-off, or give up if it is longer than the time there is."""
-        delay_s = max(self._link.next_attempt - self._link.clock(), 0.0)
-        if deadline is not None and self._link.clock() + delay_s >= deadline:
-            kept = self._core.n_waiting + self._core.n_in_flight
-            raise NotReachable(f"{error}; {kept} observations are kept and will be sent later") from error
-        self._link.ending.wait(delay_s)
+    def _wait_for_next_try(self, deadline: float | None, pause_s: float, error: NotReachable) -> None:
+        """Sleep until the next try, the last one just before the deadline; give up when there is no time for it."""
+        if deadline is not None:
+            left = deadline - self._client.clock() - FIRST_PAUSE_S
+            if left <= 0.0:
+                kept = self._core.n_unsent + self._core.n_in_flight
+                raise NotReachable(f"{error}; {kept} observations are kept and will be sent later") from error
+            pause_s = min(pause_s, left)
+        self._client.ending.wait(pause_s)
         self._core.check()
 
     def refresh(self, timeout_s: float | None = None) -> bool:
         """Fetch the newest model now; True if there was a newer one. Cheap when there is none."""
         self._core.check()
-        is_new = self._link.refresh(within_s=timeout_s)
-        if self._pump is not None:
-            self._pump.wake()
+        is_new = self._client.refresh(within_s=timeout_s)
+        if self._background is not None:
+            self._background.wake()
         return is_new
 
     def rejoin(self) -> bool:
@@ -158,9 +191,9 @@ class LiveAgent:
         False if the server has everything, or could be brought back by sending answered uploads again.
         """
         self._core.check()
-        is_new = comeback.rejoin(self._link)
-        if self._pump is not None:
-            self._pump.wake()
+        is_new = restore_recovery.rejoin(self._client)
+        if self._background is not None:
+            self._background.wake()
         return is_new
 
     async def aflush(self, timeout_s: float | None = 30.0) -> None:
@@ -176,7 +209,7 @@ class LiveAgent:
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Stop; what was not sent stays in the journal. Without a `state_dir` it is sent now, if the server answers."""
         if self._finalizer.detach() is not None:
-            _shut_down(self._core, self._link, self._pump, os.getpid(), timeout_s)
+            _shut_down(self._core, self._client, self._background, os.getpid(), timeout_s)
 
     async def aclose(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """`close` for an event loop."""
@@ -204,6 +237,11 @@ class LiveAgent:
         return self._core.agent_id
 
     @property
+    def features(self) -> tuple[str, ...] | None:
+        """Names of the features in their order, if the model has them."""
+        return self._core.features
+
+    @property
     def model(self) -> RidgeModel:
         """The model that decisions rest on now."""
         return self._core.model
@@ -215,19 +253,19 @@ class LiveAgent:
 
     def status(self) -> Status:
         """How things stand: for logs, health pages and tests."""
-        core, link = self._core, self._link
+        core, link = self._core, self._client
         if isinstance(core.ended, ForkedProcess):
             core.check()  # some thread of the parent may hold the lock for ever
         now = link.clock()
         with core._lock:
             return Status(
-                model=core.terms.model,
+                model=core.settings.name,
                 agent_id=core.agent_id,
                 server=link.transport.address,
                 incarnation=core.incarnation,
                 rounds=core.n_rounds,
                 pending=core.n_pending,
-                waiting=core.n_waiting,
+                unsent=core.n_unsent,
                 in_flight=core.n_in_flight,
                 exchanges=core.counters.exchanges,
                 refreshes=core.counters.refreshes,
@@ -245,16 +283,17 @@ class LiveAgent:
                 next_attempt_s=max(link.next_attempt - now, 0.0) if link.last_error is not None else None,
                 last_error=None if link.last_error is None else str(link.last_error),
                 last_error_code=None if link.last_error is None else link.last_error.code,
+                refused_model=link.refused_model,
                 state_dir=None if core.journal is None else str(core.journal.directory),
                 durability=None if core.journal is None else core.journal.durability,
             )
 
     def __repr__(self) -> str:
         core = self._core
-        return f"<LiveAgent {core.agent_id!r} of {core.terms.model!r} at {self._link.transport.address}>"
+        return f"<LiveAgent {core.agent_id!r} of {core.settings.name!r} at {self._client.transport.address}>"
 
 
-def _shut_down(core: LiveCore, link: Link, pump: Pump | None, pid: int, timeout_s: float) -> None:
+def _shut_down(core: DurableAgent, link: SyncClient, pump: BackgroundSync | None, pid: int, timeout_s: float) -> None:
     """End an agent: the thread first, then the books. A forked child leaves all of it to its parent."""
     if os.getpid() != pid or isinstance(core.ended, ForkedProcess):
         return
@@ -277,15 +316,17 @@ def _shut_down(core: LiveCore, link: Link, pump: Pump | None, pid: int, timeout_
         link.transport.close()  # also when a full disk kept the snapshot out; the log has what it would have held
 
 
-def _send_the_rest(core: LiveCore, link: Link, timeout_s: float) -> None:
+def _send_the_rest(core: DurableAgent, link: SyncClient, timeout_s: float) -> None:
     """Without a journal this is the last chance of what was observed."""
+    deadline = link.clock() + timeout_s
     try:
         if not link.halted and link.last_error is None:
-            while core.n_waiting + core.n_in_flight > 0 and link.exchange(everything=True, within_s=timeout_s):
-                pass
+            while core.n_unsent + core.n_in_flight > 0:
+                if not link.exchange(everything=True, within_s=deadline - link.clock()):
+                    break
     except LiveError as error:
         logger.debug("agent %s: the last exchange failed: %s", core.agent_id, error)
-    lost = core.n_waiting + core.n_in_flight
+    lost = core.n_unsent + core.n_in_flight
     if lost:
         logger.warning("agent %s: closed with %d observations unsent; a state_dir keeps them", core.agent_id, lost)
 
@@ -293,7 +334,7 @@ def _send_the_rest(core: LiveCore, link: Link, timeout_s: float) -> None:
 class _mark_forked:  # noqa: N801 - used like a function
     """In a forked child, the agent refuses to work: two processes with one identity would be told apart as liars."""
 
-    def __init__(self, core: weakref.ref[LiveCore]) -> None:
+    def __init__(self, core: weakref.ref[DurableAgent]) -> None:
         self._core = core
 
     def __call__(self) -> None:

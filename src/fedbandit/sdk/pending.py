@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from fedbandit.algorithms.decision import Decision
-from fedbandit.errors import UnknownDecision
-from fedbandit.sdk.core import LiveCore
+from fedbandit.errors import AlreadyObserved, UnknownDecision
+from fedbandit.sdk.durable_agent import DurableAgent
 
 
 class Pending:
     """`agent.pending`: a live view, oldest first; `pending[id]` finds a decision whose reward came by its id only."""
 
-    def __init__(self, core: LiveCore, observe: Callable[[Decision, float], None]) -> None:
+    def __init__(self, core: DurableAgent, observe: Callable[[Decision, float], None]) -> None:
         self._core = core
         self._observe = observe
 
@@ -47,11 +48,17 @@ class Pending:
         return len(old)
 
     def settle(self, reward: float, *, older_than_s: float = 0.0) -> int:
-        """Book this reward for all that are this old (no click in an hour is a zero); returns how many."""
-        old = self.older_than(older_than_s)
-        for decision in old:
-            self._observe(decision, reward)
-        return len(old)
+        """Book this reward for all that are this old (no click in an hour is a zero); returns how many.
+
+        Not where another process books rewards of these decisions as rows: one decision would count twice. What gets a
+        reward in another thread meanwhile, or expires there, is passed over.
+        """
+        n_booked = 0
+        for decision in self.older_than(older_than_s):
+            with suppress(AlreadyObserved):
+                self._observe(decision, reward)
+                n_booked += 1
+        return n_booked
 
     def __repr__(self) -> str:
         return f"<Pending: {len(self)} decisions>"

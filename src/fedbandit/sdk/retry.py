@@ -54,7 +54,7 @@ def parse_retry_after(header: str | None, now: datetime) -> float | None:
     except ValueError:
         try:
             when = parsedate_to_datetime(header)
-        except ValueError:
+            seconds = ((when if when.tzinfo else when.replace(tzinfo=UTC)) - now).total_seconds()
+        except (ValueError, TypeError, OverflowError, IndexError):  # a year beyond 9999, a zone beyond a day
             return None
-        seconds = ((when if when.tzinfo else when.replace(tzinfo=UTC)) - now).total_seconds()
     return max(seconds, 0.0) if math.isfinite(seconds) else None

@@ -27,7 +27,7 @@ class Status:
     incarnation: str
     rounds: int  # observations
     pending: int  # decisions that wait for their reward
-    waiting: int  # observations that no upload holds yet
+    unsent: int  # observations that no upload holds yet
     in_flight: int  # observations in an upload that is not answered yet
     exchanges: int
     refreshes: int
@@ -45,6 +45,7 @@ class Status:
     next_attempt_s: float | None  # until the next try after a failure
     last_error: str | None  # None after an answer
     last_error_code: str | None
+    refused_model: str | None  # why the server's newest model is not in use; None: it is
     state_dir: str | None
     durability: str | None
 

@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http.client import HTTPException
 from typing import Any, Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import msgspec
 import urllib3
 
 from fedbandit.errors import FormatError, InvalidParameter, NotReachable, Refused
+from fedbandit.sdk.deadline import Deadline, Pool, SecurePool, TimedTLSSocket
 from fedbandit.sdk.retry import parse_retry_after
 from fedbandit.wire.codec import CONTENT_TYPE, MAX_DIM, SyncReply, decode_reply, max_bytes
 
@@ -23,7 +26,7 @@ MAX_JSON = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TransportReply:
     """The server's state, how to recognise it again, and what it weighed."""
 
     reply: SyncReply
@@ -40,57 +43,20 @@ class Transport(Protocol):
         ...
 
     def describe(self, *, timeout_s: float) -> dict[str, Any]:
-        """The model's settings, as `terms_of` reads them."""
+        """The model's settings, as `ModelDescription.from_dict` reads them."""
         ...
 
-    def sync(self, body: bytes, *, timeout_s: float) -> Answer:
+    def sync(self, body: bytes, *, timeout_s: float) -> TransportReply:
         """One exchange: an encoded upload in, the state after it out."""
         ...
 
-    def state(self, incarnation: str, tag: str | None, *, timeout_s: float) -> Answer | None:
+    def state(self, incarnation: str, tag: str | None, *, timeout_s: float) -> TransportReply | None:
         """The newest state without an upload; None when it still is the one recognised by `tag`."""
         ...
 
     def close(self) -> None:
         """Give up connections."""
         ...
-
-
-class _OnePiece:
-    """A request leaves in one packet: sent apart, head and body wake the server twice."""
-
-    _held: list[bytes] | None = None
-
-    def request(self, *arguments: Any, **options: Any) -> None:
-        self._held = []
-        try:
-            super().request(*arguments, **options)  # type: ignore[misc]
-            whole = b"".join(self._held)
-        finally:
-            self._held = None
-        self.send(whole)
-
-    def send(self, data: Any) -> None:
-        if self._held is None:
-            super().send(data)  # type: ignore[misc]
-        else:
-            self._held.append(data)
-
-
-class _Connection(_OnePiece, urllib3.connection.HTTPConnection):
-    pass
-
-
-class _SecureConnection(_OnePiece, urllib3.connection.HTTPSConnection):
-    pass
-
-
-class _Pool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _Connection
-
-
-class _SecurePool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _SecureConnection
 
 
 class HttpTransport:
@@ -106,20 +72,24 @@ class HttpTransport:
         cert: str | None = None,
         key: str | None = None,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
-            raise InvalidParameter(f"expected a server's address such as https://bandit.example, got {_safe(url)!r}")
-        if not token or not token.isascii() or any(letter <= " " or letter == "\x7f" for letter in token):
-            raise InvalidParameter("expected the agent's token as printed by `fedbandit agents add`")
+        for name, value in (("model", model), ("token", token)):
+            if not isinstance(value, str):
+                raise InvalidParameter(f"expected {name} as text, got {type(value).__name__}")
+        parts = address_parts(url)
+        check_token(token, "the agent's token as printed by `fedbandit agents add`")
         self.address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-        self._path = f"{parts.path.rstrip('/')}/v1/models/{quote(model, safe='')}"
+        self._path = f"{parts.path.rstrip('/')}/v1/models/{segment(model, 'model')}"
         self._headers = {"Authorization": f"Bearer {token}"}
         self._limit = max_bytes(MAX_DIM)
+        self._deadline = Deadline()
         self._pool: urllib3.HTTPConnectionPool
         if parts.scheme == "https":
-            self._pool = _SecurePool(parts.hostname, parts.port, maxsize=1, ssl_context=_tls(ca, cert, key))
+            context = _tls(ca, cert, key)
+            self._pool = SecurePool(
+                parts.hostname or "", parts.port, maxsize=1, ssl_context=context, deadline=self._deadline
+            )
         else:
-            self._pool = _Pool(parts.hostname, parts.port, maxsize=1)
+            self._pool = Pool(parts.hostname or "", parts.port, maxsize=1, deadline=self._deadline)
 
     @property
     def is_in_the_clear(self) -> bool:
@@ -129,19 +99,18 @@ class HttpTransport:
 
     def describe(self, *, timeout_s: float) -> dict[str, Any]:
         _, data = self._call("GET", self._path, timeout_s=timeout_s, accept="application/json")
-        try:
-            found = msgspec.json.decode(data, type=dict[str, Any])
-        except msgspec.DecodeError:
-            raise NotReachable(f"{self.address} answered with something else than a model's settings") from None
+        found = _object(data)
+        if found is None:
+            raise NotReachable(f"{self.address} answered with something else than a model's settings")
         if isinstance(found.get("dim"), int) and 1 <= found["dim"] <= MAX_DIM:
             self._limit = max_bytes(found["dim"])
         return found
 
-    def sync(self, body: bytes, *, timeout_s: float) -> Answer:
+    def sync(self, body: bytes, *, timeout_s: float) -> TransportReply:
         response, data = self._call("POST", f"{self._path}/sync", body=body, timeout_s=timeout_s)
         return self._answer(response, data)
 
-    def state(self, incarnation: str, tag: str | None, *, timeout_s: float) -> Answer | None:
+    def state(self, incarnation: str, tag: str | None, *, timeout_s: float) -> TransportReply | None:
         path = f"{self._path}/state?incarnation={quote(incarnation, safe='')}"
         response, data = self._call("GET", path, timeout_s=timeout_s, tag=tag)
         return None if response.status == 304 else self._answer(response, data)
@@ -149,9 +118,9 @@ class HttpTransport:
     def close(self) -> None:
         self._pool.close()
 
-    def _answer(self, response: urllib3.BaseHTTPResponse, data: bytes) -> Answer:
+    def _answer(self, response: urllib3.BaseHTTPResponse, data: bytes) -> TransportReply:
         try:
-            return Answer(decode_reply(data), response.headers.get("ETag"), len(data))
+            return TransportReply(decode_reply(data), _tag(response.headers.get("ETag")), len(data))
         except FormatError as error:
             # A login page of some network in between looks like this, too: it may be gone later.
             raise NotReachable(f"{self.address} answered with something else than a model: {error}") from None
@@ -171,6 +140,7 @@ class HttpTransport:
             headers["Content-Type"] = CONTENT_TYPE
         if tag is not None:
             headers["If-None-Match"] = tag
+        self._deadline.begin(timeout_s)
         try:
             response = self._pool.urlopen(
                 method,
@@ -184,8 +154,9 @@ class HttpTransport:
                 decode_content=False,
             )
             data = self._read(response)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise NotReachable(f"{self.address} did not answer: {_reason(error)}") from None
+        except (urllib3.exceptions.HTTPError, HTTPException, OSError, ValueError) as error:
+            self._deadline.give_up()
+            raise NotReachable(f"{self.address} did not answer: {reason_of(error)}") from None
         if response.status in (200, 304):
             return response, data
         raise _failure(self.address, response, data)
@@ -194,7 +165,7 @@ class HttpTransport:
         """The body, if it is no longer than an honest one; the connection goes back to be used again."""
         limit = max(self._limit, MAX_JSON)
         data = response.read(limit + 1)
-        if len(data) > limit:
+        if len(data) > limit or (not response.closed and response.read(1)):  # a second read finds the end, and closes
             response.close()
             raise NotReachable(f"{self.address} answered with more than the {limit} bytes that a model may have")
         response.release_conn()
@@ -204,11 +175,8 @@ class HttpTransport:
 def _failure(address: str, response: urllib3.BaseHTTPResponse, data: bytes) -> NotReachable | Refused:
     """The error in a response, in the server's own words where it has some."""
     status = response.status
-    try:
-        found = msgspec.json.decode(data, type=dict[str, Any])
-    except msgspec.DecodeError:
-        found = {}
-    code, message = str(found.get("error", ""))[:100], str(found.get("message", ""))[:500]
+    found = _object(data) or {}
+    code, message = _words(found.get("error"), 100), _words(found.get("message"), 500)
     text = f"{address} answered {status}{f' {code}' if code else ''}{f': {message}' if message else ''}"
     if status >= 500 or status in TRY_AGAIN:
         wish = parse_retry_after(response.headers.get("Retry-After"), datetime.now(UTC))
@@ -216,9 +184,33 @@ def _failure(address: str, response: urllib3.BaseHTTPResponse, data: bytes) -> N
     return Refused(text, reason=code or f"http_{status}", status=status)
 
 
+def _object(data: bytes) -> dict[str, Any] | None:
+    """The JSON object in an answer; None if there is none, whatever the bytes are."""
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except (ValueError, RecursionError):  # not JSON, not UTF-8, nested without end
+        return None
+
+
+def _words(value: Any, most: int) -> str:
+    """A text of the server, fit for a log line."""
+    text = value[:most] if isinstance(value, str) else ""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _tag(header: str | None) -> str | None:
+    """An entity tag that can be sent back, as the server made it: a proxy that compresses answers marks tags as weak.
+
+    To the server a weak one is another question: whether data were taken out, not whether there is a newer model.
+    """
+    tag = (header or "").removeprefix("W/")
+    return tag if tag and len(tag) <= 200 and tag.isascii() and tag.isprintable() else None
+
+
 def _tls(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca)
+        context.sslsocket_class = TimedTLSSocket
         if cert is not None:
             context.load_cert_chain(cert, key)
     except OSError as error:
@@ -226,9 +218,41 @@ def _tls(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
     return context
 
 
-def _reason(error: Exception) -> str:
-    """The last clause of urllib3's message, which is the part that says what happened."""
-    return str(error).rpartition("): ")[2] or type(error).__name__
+def check_token(token: str, expected: str) -> None:
+    """`InvalidParameter` for what cannot travel in a header; the token itself is not repeated."""
+    if not token or not token.isascii() or any(letter <= " " or letter == "\x7f" for letter in token):
+        raise InvalidParameter(f"expected {expected}: ASCII without spaces")
+
+
+def segment(name: str, what: str) -> str:
+    """A name as one segment of an address; `InvalidParameter` for what would be another address.
+
+    >>> segment("a b", "model")
+    'a%20b'
+    """
+    if name in ("", ".", "..") or "/" in name or any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise InvalidParameter(f"expected the name of the {what}, got {name!r}")
+    return quote(name, safe="")
+
+
+def address_parts(url: str) -> SplitResult:
+    """The parts of a server's address; anything else is a named error."""
+    if not isinstance(url, str):
+        raise InvalidParameter(f"expected url as text, got {type(url).__name__}")
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - a port that is no number shows here
+    except ValueError as error:
+        raise InvalidParameter(f"expected a server's address such as https://bandit.example: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+        raise InvalidParameter(f"expected a server's address such as https://bandit.example, got {_safe(url)!r}")
+    return parts
+
+
+def reason_of(error: Exception) -> str:
+    """What happened to a connection, in the words of the system: urllib3's message without its objects."""
+    text = str(error).rpartition("): ")[2] or type(error).__name__
+    return re.sub(r"<[^<>]*\bobject at 0x[0-9a-f]+>:? ?|\bHTTPS?Connection(Pool)?\([^()]*\):? ?", "", text)
 
 
 def _safe(url: str) -> str:

@@ -14,50 +14,51 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp
 
-from fedbandit.errors import FedbanditError
-from fedbandit.service import api, problems, watch
-from fedbandit.service.desk import Desk
-from fedbandit.service.guard import Guard
-from fedbandit.service.openapi import with_exchange
-from fedbandit.service.origins import Origins
-from fedbandit.service.parts import Parts
-from fedbandit.service.sync import SyncEndpoint
+from fedbandit.errors import FedbanditError, StoreUnavailable
+from fedbandit.service.container import Container
+from fedbandit.service.exchange.endpoint import ExchangeEndpoint
+from fedbandit.service.exchange.handler import ExchangeHandler
+from fedbandit.service.http import error_responses, health
+from fedbandit.service.http import routes as api
+from fedbandit.service.http.cors import CorsMiddleware
+from fedbandit.service.http.middleware import RequestMiddleware
+from fedbandit.service.http.openapi import with_exchange
 
 HTTP_CODES = {400: "invalid_input", 404: "not_found", 405: "method_not_allowed"}
 
 
-def make_app(parts: Parts, *, routes: Sequence[BaseRoute] = (), desk: Desk | None = None) -> ASGIApp:
+def make_app(container: Container, *, routes: Sequence[BaseRoute] = (), desk: ExchangeHandler | None = None) -> ASGIApp:
     """The whole server; its lifespan opens the store and drains at the end. `routes` come before the JSON surface."""
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
-        await parts.start()
+        await container.start()
         try:
             yield
         finally:
-            await parts.stop()
+            await container.stop()
 
-    json_app = Guard(make_json_app(parts), parts)
-    everything = [Route("/v1/models/{model}/sync", SyncEndpoint(parts, desk)), *routes, Mount("/", json_app)]
+    json_app = RequestMiddleware(make_json_app(container), container)
+    everything = [Route("/v1/models/{model}/sync", ExchangeEndpoint(container, desk)), *routes, Mount("/", json_app)]
     # A bare router: an application's middleware would cost every exchange, and the guard does its work.
     # A mount matches no path with a line break in it; whatever matches nothing is told so in our shape, too.
     router = Router(everything, lifespan=lifespan, default=json_app)
-    allowed = parts.settings.allow_origin
-    return Origins(router, allowed) if allowed else router
+    allowed = container.settings.allow_origin
+    return CorsMiddleware(router, allowed) if allowed else router
 
 
-def make_json_app(parts: Parts) -> FastAPI:
+def make_json_app(container: Container) -> FastAPI:
     """The JSON surface with its OpenAPI description."""
     app = FastAPI(
         title="fedbandit",
         version=version("fedbandit"),
         description="A fleet of agents learns one linear bandit together.",
-        docs_url=None,  # FastAPI's own pages load their scripts from elsewhere; ours is part of the page
+        docs_url=None,  # FastAPI's own documentation loads scripts from another host; ours is part of the dashboard
         redoc_url=None,
     )
-    app.state.parts = parts
+    app.state.container = container
     app.include_router(api.router)
-    app.include_router(watch.router)
+    app.include_router(health.router)
     app.add_exception_handler(FedbanditError, _known_problem)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(HTTPException, _http_problem)
@@ -66,10 +67,12 @@ def make_json_app(parts: Parts) -> FastAPI:
     return app
 
 
-async def _known_problem(_: Request, error: Exception) -> Response:
+async def _known_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, FedbanditError)
-    status = problems.status_of(error)
-    return _answer(status, error.code, str(error), problems.extra_headers(status, error))
+    if isinstance(error, StoreUnavailable):  # agents that ask for a model meet an outage, too
+        request.app.state.container.metrics.refusals.labels(error.code).inc()
+    status = error_responses.status_of(error)
+    return _answer(status, error.code, str(error), error_responses.extra_headers(status, error))
 
 
 async def _bad_request(_: Request, error: Exception) -> Response:
@@ -90,8 +93,8 @@ async def _http_problem(_: Request, error: Exception) -> Response:
 
 
 async def _unforeseen(_: Request, error: Exception) -> Response:
-    return _answer(500, *problems.INTERNAL)  # the guard has the error and logs it
+    return _answer(500, *error_responses.INTERNAL)  # the guard has the error and logs it
 
 
 def _answer(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> Response:
-    return Response(problems.body_of(code, message), status, headers, "application/json")
+    return Response(error_responses.body_of(code, message), status, headers, "application/json")

@@ -1,4 +1,4 @@
-"""The past, as far as a page shows it: events and samples, gathered in memory and written once a second at most."""
+"""Events and samples of each model, collected in memory and written at most once a second."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 from fedbandit.algorithms.messages import stats_from_bytes
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.errors import FedbanditError
-from fedbandit.service.ledger import Incoming
+from fedbandit.service.agent_history import AgentHistory
+from fedbandit.service.exchange.ledger import IncomingUpload
 from fedbandit.service.model import Model
-from fedbandit.service.stores.base import Event, Note, Sample, Store
-from fedbandit.service.trails import Trails
+from fedbandit.service.stores.base import Event, HistoryEntry, Sample, Store
 
 MAX_BUFFERED = 1_000  # a refused agent that tries again and again must not fill memory
 INTERVAL_S = 1.0
 
 
-class History:
+class ModelHistory:
     """Cheap for whoever reports: nothing is awaited, and an exchange does not wait for it."""
 
     def __init__(self, store: Store, log: Any, clock: Callable[[], float]) -> None:
         self._store = store
         self._log = log
         self._clock = clock
-        self.trails = Trails()
-        self._events: list[Note] = []
+        self.trails = AgentHistory()
+        self._events: list[HistoryEntry] = []
         self._latest: dict[str, tuple[Model, bytes]] = {}
         self._refused: set[tuple[str, str, str]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -47,7 +47,7 @@ class History:
     def event(self, model: Model, kind: str, agent: str = "", detail: str = "") -> None:
         """Something happened."""
         if len(self._events) < MAX_BUFFERED:
-            self._events.append(Note(model.uid, Event(self._clock(), kind, agent, detail[:500])))
+            self._events.append(HistoryEntry(model.uid, Event(self._clock(), kind, agent, detail[:500])))
 
     def refused(self, model: Model, agent: str, error: FedbanditError) -> None:
         """An agent was turned away; the same reason is noted once a second, however often it tries."""
@@ -56,7 +56,7 @@ class History:
             self._refused.add(key)
             self.event(model, "refused", agent, f"{error.code}: {error}")
 
-    def merged(self, model: Model, upload: Incoming) -> None:
+    def merged(self, model: Model, upload: IncomingUpload) -> None:
         """An upload was counted; its agent's trail goes on."""
         n_obs, reward_sum, _ = upload.numbers[-3:].tolist()
         self.trails.step(model.uid, upload.agent, self._clock(), n_obs, reward_sum)
@@ -78,7 +78,7 @@ class History:
             return
         now = self._clock()
         try:
-            samples = [Note(uid, await _sample(model, packed, now)) for uid, (model, packed) in latest.items()]
+            samples = [HistoryEntry(uid, await _sample(model, packed, now)) for uid, (model, packed) in latest.items()]
             await self._store.record([*events, *samples])
         except FedbanditError as error:
             self._log.warning("history_not_written", error=error.code, message=str(error))

@@ -1,9 +1,8 @@
-"""A model on the server: what it fixes for every agent, and where it stands."""
+"""A model on the server: its settings, its counts and the growth that its uploads reported."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 import zlib
@@ -13,88 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedbandit.algorithms.fedlinucb import FedLinUCB
-from fedbandit.algorithms.messages import n_packed, packed_bytes
-from fedbandit.core import radius as radii
-from fedbandit.core.arrays import finite_at_least
-from fedbandit.core.plausibility import Bounds
-from fedbandit.core.statistics import SufficientStats
-from fedbandit.errors import InvalidParameter
-from fedbandit.wire.codec import MAX_DIM
+from fedbandit.algorithms.messages import n_packed
+from fedbandit.wire.settings import ModelSettings
 
-MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-AGENT_NAME = re.compile(r"[\w@:+=~][\w.@:+=~-]{0,199}")
-LARGEST_BOUND = 1e75  # its square fits into what an upload may hold
 GROWTH_BLOCK = 512
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSettings:
-    """What a model fixes when it is created; every agent gets the same."""
-
-    name: str
-    dim: int
-    lam: float
-    alpha: float
-    radius: radii.AnyRadius
-    features: tuple[str, ...] | None = None
-    action_bound: float | None = None
-    reward_bound: float | None = None
-
-    def __post_init__(self) -> None:
-        if not MODEL_NAME.fullmatch(self.name):
-            raise InvalidParameter(
-                f"expected a model name of 1 to 100 letters, digits, '.', '_' or '-' that begins with a letter or "
-                f"digit, got {self.name[:120]!r}"
-            )
-        FedLinUCB(dim=self.dim, lam=self.lam, alpha=self.alpha, beta=self.radius, features=self.features)
-        if self.dim > MAX_DIM:
-            raise InvalidParameter(f"expected dim ≤ {MAX_DIM}, got {self.dim}")
-        finite_at_least(self.alpha, 0.0, "alpha")
-        for name, bound in (("action_bound", self.action_bound), ("reward_bound", self.reward_bound)):
-            if bound is not None and finite_at_least(bound, 0.0, name, strictly=True) > LARGEST_BOUND:
-                raise InvalidParameter(f"expected {name} ≤ {LARGEST_BOUND:g}, got {bound:g}")
-
-    @property
-    def bounds(self) -> Bounds:
-        """What an upload must respect."""
-        return Bounds(self.action_bound, self.reward_bound)
-
-    def prior(self) -> bytes:
-        """The packed state before any upload: λ on the diagonal, zero elsewhere."""
-        return packed_bytes(SufficientStats.prior(dim=self.dim, lam=self.lam))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for files, the database and the wire."""
-        return {
-            "name": self.name,
-            "dim": self.dim,
-            "lam": self.lam,
-            "alpha": self.alpha,
-            "radius": radii.to_dict(self.radius),
-            "features": None if self.features is None else list(self.features),
-            "action_bound": self.action_bound,
-            "reward_bound": self.reward_bound,
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> ModelSettings:
-        """The settings of a dictionary made by `to_dict`."""
-        features = data.get("features")
-        return cls(
-            name=data["name"],
-            dim=data["dim"],
-            lam=float(data["lam"]),
-            alpha=float(data["alpha"]),
-            radius=radii.from_dict(data["radius"]),
-            features=None if features is None else tuple(str(name) for name in features),
-            action_bound=data.get("action_bound"),
-            reward_bound=data.get("reward_bound"),
-        )
-
-    def to_json(self) -> str:
-        """One line, the same for the same settings."""
-        return json.dumps(self.to_dict(), sort_keys=True)
+WEAK_TAG = re.compile(r'W/"(\d{1,19})-[0-9a-f]{8}-([0-9a-f]{16})-(\d{1,19})"')
 
 
 class GrowthWindow(NamedTuple):
@@ -136,6 +58,7 @@ class Model:
     reward_sq_sum: float = 0.0
     growth: GrowthWindow = NO_GROWTH
     n_agents: int = 0
+    generation: int = 0  # how often data were taken out or put back: forget, quarantine, release
 
     @property
     def settings_id(self) -> str:
@@ -146,7 +69,15 @@ class Model:
     def tag(self) -> str:
         """The ETag of the model's state; the sums are in it, since a restored server comes by its versions again."""
         sums = zlib.crc32(repr((self.n_obs, self.reward_sum, self.reward_sq_sum)).encode())
-        return f'"{self.version}-{sums:08x}-{self.settings_id}"'
+        return f'"{self.version}-{sums:08x}-{self.settings_id}-{self.generation}"'
+
+    def has_all_of(self, weak_tag: str) -> bool:
+        """Whether the state differs from that of `W/"…"`, an earlier tag, only by uploads that were added since."""
+        match = WEAK_TAG.fullmatch(weak_tag)
+        if match is None:
+            return False
+        version, settings, generation = match.groups()
+        return (settings, generation) == (self.settings_id, str(self.generation)) and int(version) <= self.version
 
     @property
     def effective_alpha(self) -> float:
@@ -162,9 +93,14 @@ class Model:
         """What `GET /v1/models/{m}` answers."""
         return {
             **self.settings.to_dict(),
+            "action_bound": self.settings.largest_action,
+            "reward_bound": self.settings.largest_reward,
+            "max_rate": self.settings.observation_rate,
+            "max_share": self.settings.max_share,
             "settings": self.settings_id,
             "created": self.created,
             "version": self.version,
+            "generation": self.generation,
             "n_obs": self.n_obs,
             "reward_sum": self.reward_sum,
             "reward_sq_sum": self.reward_sq_sum,
@@ -192,13 +128,3 @@ def totals_of(state: bytes, dim: int) -> tuple[int, float, float]:
     """n_obs, Σr and Σr² of a packed state."""
     n_obs, reward_sum, reward_sq_sum = np.frombuffer(state, dtype="<f8")[n_packed(dim) - 3 :].tolist()
     return int(n_obs), reward_sum, reward_sq_sum
-
-
-def check_agent_name(name: str) -> str:
-    """A name that can stand in a URL and a log line."""
-    if not AGENT_NAME.fullmatch(name):
-        raise InvalidParameter(
-            f"expected an agent name of 1 to 200 letters, digits or any of '._-@:+=~' that does not begin with '.' or "
-            f"'-', got {name[:220]!r}"
-        )
-    return name

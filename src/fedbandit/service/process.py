@@ -7,27 +7,29 @@ import contextlib
 import gc
 import signal
 import socket
-import ssl
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import uvicorn
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from fedbandit.errors import InvalidParameter
-from fedbandit.service import admin
+from fedbandit.service.admin import operations
 from fedbandit.service.app import make_app
-from fedbandit.service.desk import Desk
-from fedbandit.service.express import Express
-from fedbandit.service.parts import Parts, make_parts
-from fedbandit.service.protocol import Protocol
+from fedbandit.service.container import Container, make_container
+from fedbandit.service.exchange.fast_path import FastPath
+from fedbandit.service.exchange.handler import ExchangeHandler
+from fedbandit.service.http.connections import Connections, raise_descriptor_limit
+from fedbandit.service.http.fast_protocol import FastProtocol
 from fedbandit.service.settings import ServerSettings
 from fedbandit.service.telemetry import LibraryLog, make_logger
+from fedbandit.service.tls import make_context, within_tls
 
+UNSENT_BYTES = 128 << 10  # in the system's buffer of one connection
 SWITCH_INTERVAL_S = 0.0001  # the writer thread must not wait 5 ms for the event loop's thread after each statement
 
 
@@ -36,27 +38,29 @@ def run(
     *,
     new_admin_token: bool = False,
     say: Callable[[str], None] = print,
-    page: Callable[[Parts], Sequence[BaseRoute]] | None = None,
+    dashboard: Callable[[Container], Sequence[BaseRoute]] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; `page` makes routes that stand beside the JSON surface."""
+    """Serve until SIGTERM or SIGINT; `dashboard` makes the routes that stand before those of the API."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     log = make_logger(settings.log_level)
-    parts = make_parts(settings, log)
+    container = make_container(settings, log)
+    raise_descriptor_limit()
+    connections = connections_of(container)
     listener = _listen(settings.host, settings.port)
-    desk = Desk(parts)
-    app = make_app(parts, routes=page(parts) if page else (), desk=desk)
-    server = _Server(_config(settings, app, Express(desk, parts.coordinator)))
-    server.stopping = parts.stopping
+    desk = ExchangeHandler(container)
+    app = make_app(container, routes=dashboard(container) if dashboard else (), desk=desk)
+    server = _Server(_config(settings, app, connections, FastPath(desk, container.coordinator)))
+    server.stopping = container.stopping
     with LibraryLog(log), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(server, parts, listener, new_admin_token, say))
+        runner.run(_serve(server, container, listener, new_admin_token, say))
 
 
 async def _serve(
-    server: _Server, parts: Parts, listener: socket.socket, new_admin_token: bool, say: Callable[[str], None]
+    server: _Server, container: Container, listener: socket.socket, new_admin_token: bool, say: Callable[[str], None]
 ) -> None:
     # Opened and written to before anybody is let in, so that a store that cannot be used is told plainly.
-    await parts.start()
-    token = await admin.first_admin_token(parts, renew=new_admin_token)
+    await container.start()
+    token = await operations.first_admin_token(container, renew=new_admin_token)
 
     async def announce() -> None:
         _calm_collector()
@@ -64,7 +68,7 @@ async def _serve(
         if token is not None:
             say(f"admin token, shown only this once: {token}")
         address = f"[{host}]" if ":" in host else host
-        say(f"fedbandit serves on {parts.settings.scheme}://{address}:{port}")
+        say(f"fedbandit serves on {container.settings.scheme}://{address}:{port}")
 
     server.announce = announce
     await server.serve(sockets=[listener])
@@ -104,23 +108,30 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def _config(settings: ServerSettings, app: ASGIApp, express: Express | None) -> uvicorn.Config:
+def connections_of(container: Container) -> Connections:
+    """The connections of the server that these parts make."""
+    return Connections(container.settings, container.memory, container.metrics, container.log, container.request_ids)
+
+
+def _config(
+    settings: ServerSettings, app: ASGIApp, connections: Connections, express: FastPath | None
+) -> uvicorn.Config:
+    make_protocol: Any = partial(FastProtocol, connections=connections, express=express)
+    context = make_context(settings)
+    if context is not None:
+        make_protocol = within_tls(make_protocol, context, connections)
     return uvicorn.Config(
         app,
-        http=cast(Any, partial(Protocol, express=express)),
+        http=make_protocol,
         ws="none",
         lifespan="on",
         access_log=False,
         log_config=None,
         server_header=False,
         proxy_headers=False,
-        backlog=4096,
+        backlog=connections.backlog,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(settings.drain_timeout_s) or 1,
-        ssl_certfile=settings.tls_cert or None,
-        ssl_keyfile=settings.tls_key or None,
-        ssl_ca_certs=settings.client_ca or None,
-        ssl_cert_reqs=ssl.CERT_REQUIRED if settings.client_ca else ssl.CERT_NONE,
     )
 
 
@@ -128,11 +139,14 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # what clients do not take shall wait with us, where it is counted
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     try:
         listener.bind((host, port))
-    except OSError as error:
+    except (OSError, TypeError, UnicodeError) as error:  # a name that is none is a TypeError
         listener.close()
-        raise InvalidParameter(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidParameter(f"cannot listen on {host}:{port}: {reason}") from None
     return listener
 
 

@@ -11,10 +11,21 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from fedbandit.errors import InvalidParameter
-from fedbandit.service.origins import check_origins
+from fedbandit.service.http.cors import check_origins
 
 PREFIX = "FEDBANDIT_"
 MEMORY = "memory:"
+COUNTS = (
+    "max_batch",
+    "max_queue",
+    "max_turn_ms",
+    "max_inflight_mb",
+    "max_outgoing_mb",
+    "max_connections",
+    "max_head_kb",
+    "max_json_kb",
+    "pool_size",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +40,7 @@ class ServerSettings:
     tls_key: str = ""
     client_ca: str = ""  # only clients with a certificate of this authority may connect
     insecure: bool = False  # listen beyond this machine without TLS
-    open_page: bool = False  # show the page to anybody on this machine, without a token
+    open_dashboard: bool = False  # show the dashboard to anybody on this machine, without a token
     allow_origin: tuple[str, ...] = ()  # pages of these origins may use the agents' routes; * for any
     admin_token: str = ""  # instead of one that is made and printed at the first start
     log_level: str = "info"
@@ -37,19 +48,23 @@ class ServerSettings:
     max_queue: int = 1024  # uploads of one model that may wait; beyond them 503
     max_turn_ms: int = 250  # reading uploads in one turn of the event loop; those beyond it are shed with 503
     max_inflight_mb: int = 256  # bodies in memory at one time, together
+    max_outgoing_mb: int = 256  # answers that clients have not taken yet, together
+    max_connections: int = 10_000  # open at one time, and fewer where the system allows fewer descriptors
+    max_head_kb: int = 16  # the longest request line and headers
+    head_timeout_s: float = 10.0  # for a TLS handshake, and for a head to arrive
     max_json_kb: int = 1024  # the longest body of an admin call
     body_timeout_s: float = 30.0  # for a body to arrive
     drain_timeout_s: float = 30.0  # for open requests to be answered at the end
     pool_size: int = 8  # connections to PostgreSQL
 
     def __post_init__(self) -> None:
-        for name in ("max_batch", "max_queue", "max_turn_ms", "max_inflight_mb", "max_json_kb", "pool_size"):
+        for name in COUNTS:
             if getattr(self, name) < 1:
                 raise InvalidParameter(f"expected {name} ≥ 1, got {getattr(self, name)}")
         if not 0 <= self.port <= 65535:
             raise InvalidParameter(f"expected a port from 0 to 65535, got {self.port}")
-        if not (self.body_timeout_s > 0 and self.drain_timeout_s > 0):
-            raise InvalidParameter("expected body_timeout_s and drain_timeout_s above 0")
+        if not (self.head_timeout_s > 0 and self.body_timeout_s > 0 and self.drain_timeout_s > 0):
+            raise InvalidParameter("expected head_timeout_s, body_timeout_s and drain_timeout_s above 0")
         if self.max_batch > 500:
             raise InvalidParameter(f"expected max_batch ≤ 500, got {self.max_batch}")
         if self.log_level not in ("debug", "info", "warning", "error"):
@@ -61,8 +76,10 @@ class ServerSettings:
         if self.database and not self.database.startswith(("postgresql://", "postgres://", MEMORY)):
             raise InvalidParameter("expected database as postgresql://…")
         check_origins(self.allow_origin)
-        if self.open_page and not is_loopback(self.host):
-            raise InvalidParameter(f"open_page works on this machine only, and the server would listen on {self.host}")
+        if self.open_dashboard and not is_loopback(self.host):
+            raise InvalidParameter(
+                f"open_dashboard works on this machine only, and the server would listen on {self.host}"
+            )
         if not (self.insecure or self.tls_cert or is_loopback(self.host)):
             raise InvalidParameter(
                 f"refusing to listen on {self.host} without TLS: tokens would travel in the clear. Give --tls-cert and "
@@ -130,10 +147,10 @@ def _typed(name: str, value: Any, kind: type) -> Any:
 
 def _several(name: str, value: Any) -> tuple[str, ...]:
     """A list of a file, or the environment's text with commas."""
-    parts = value.split(",") if isinstance(value, str) else value
-    if not (isinstance(parts, list | tuple) and all(isinstance(part, str) for part in parts)):
+    container = value.split(",") if isinstance(value, str) else value
+    if not (isinstance(container, list | tuple) and all(isinstance(part, str) for part in container)):
         raise InvalidParameter(f"expected {name} as a list of texts, got {value!r}")
-    return tuple(part.strip() for part in parts if part.strip())
+    return tuple(part.strip() for part in container if part.strip())
 
 
 def is_loopback(host: str) -> bool:

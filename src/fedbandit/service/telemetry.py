@@ -15,6 +15,8 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from fedbandit.errors import Overloaded, StoreUnavailable
+
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 TOKEN = re.compile(rb"fb_[A-Za-z0-9_-]{43}")  # as `auth.new_token` makes them
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -26,7 +28,13 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self.exchanges = Counter("fedbandit_exchanges", "Uploads answered", ["model", "result"], registry=registry)
-        self.refusals = Counter("fedbandit_refusals", "Uploads refused, by reason", ["reason"], registry=registry)
+        self.refusals = Counter(
+            "fedbandit_refusals",
+            "Uploads refused, and other requests that failed, by reason",
+            ["reason"],
+            registry=registry,
+        )
+        self.store_up = Gauge("fedbandit_store_up", "Whether the store answered at this scrape", registry=registry)
         self.received = Counter("fedbandit_received_bytes", "Bytes of merged uploads", ["model"], registry=registry)
         self.downloads = Counter(
             "fedbandit_downloads", "Model downloads without an upload", ["result"], registry=registry
@@ -41,12 +49,21 @@ class Metrics:
             "fedbandit_exchange_seconds", "Time from a request to its answer", buckets=SECONDS, registry=registry
         )
         self.queued = Gauge("fedbandit_queued_uploads", "Uploads that wait for a commit", registry=registry)
+        self.connections = Gauge("fedbandit_connections", "Open connections", registry=registry)
+        self.closed_connections = Counter(
+            "fedbandit_closed_connections", "Connections ended to stay within limits", ["reason"], registry=registry
+        )
         self.effective_alpha = Gauge(
             "fedbandit_effective_alpha", "The alpha that the guarantee needs now", ["model"], registry=registry
         )
         self.n_obs = Gauge("fedbandit_observations", "Observations in the model", ["model"], registry=registry)
         self.version = Gauge("fedbandit_model_version", "Changes of the model's state", ["model"], registry=registry)
         self._counters: dict[tuple[str, str], Counter] = {}
+        # An increase is seen only from a first sample on: what alerts look at begins at zero.
+        for reason in (StoreUnavailable.code, Overloaded.code):
+            self.refusals.labels(reason)
+        for result in ("sent", "unchanged"):
+            self.downloads.labels(result)
 
     def render(self) -> tuple[bytes, str]:
         """The text that Prometheus scrapes, and its content type."""
@@ -64,7 +81,7 @@ class Metrics:
         self._counters.clear()
         for metric in (self.received, self.effective_alpha, self.n_obs, self.version):
             _remove(metric, model)
-        for result in ("merged", "repeated", "refused"):
+        for result in ("merged", "repeated", "refused", "failed"):
             _remove(self.exchanges, model, result)
 
 
@@ -106,8 +123,14 @@ class _Line:
         return TOKEN.sub(b"fb_[hidden]", line) if b"fb_" in line else line
 
 
+CUT_OFF = "timeout graceful shutdown exceeded"  # uvicorn's words for requests that outlast `drain_timeout_s`
+
+
 class LibraryLog(logging.Handler):
-    """What libraries say through `logging`, as lines like all others, for as long as a `with` lasts."""
+    """What libraries say through `logging`, as lines like all others, for as long as a `with` lasts.
+
+    Requests that a stop cuts off after `drain_timeout_s` are no failure of the server: clients may hold them open.
+    """
 
     def __init__(self, log: Any) -> None:
         super().__init__(logging.WARNING)
@@ -116,7 +139,8 @@ class LibraryLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         kind, error = record.exc_info[:2] if record.exc_info else (None, None)
         reason = {} if kind is None else {"error": kind.__name__, "reason": str(error)}
-        say = self._log.error if record.levelno >= logging.ERROR else self._log.warning
+        is_error = record.levelno >= logging.ERROR and CUT_OFF not in f"{record.getMessage()} {error}"
+        say = self._log.error if is_error else self._log.warning
         say("library", source=record.name, message=record.getMessage(), **reason)
 
     def __enter__(self) -> Self:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from fedbandit.core.arrays import finite_at_least, whole_at_least
+from fedbandit.core.arrays import is_listing, keep_finite, keep_whole, whole_at_least
 from fedbandit.errors import InvalidParameter
-from fedbandit.simulation.worlds import Index
+from fedbandit.simulation.worlds import Index, World
 
 Draw = Callable[[int], Index]  # how many rounds -> who is active in each
 
@@ -44,7 +44,7 @@ class Zipf:
     exponent: float = 1.0
 
     def __post_init__(self) -> None:
-        finite_at_least(self.exponent, 0.0, "exponent")
+        keep_finite(self, "exponent", 0.0)
 
     def start(self, n_agents: int, rng: np.random.Generator) -> Draw:
         weights = np.arange(1.0, n_agents + 1.0) ** -self.exponent
@@ -76,7 +76,7 @@ class Bursts:
     length: float = 20.0
 
     def __post_init__(self) -> None:
-        finite_at_least(self.length, 1.0, "length")
+        keep_finite(self, "length", 1.0)
 
     def start(self, n_agents: int, rng: np.random.Generator) -> Draw:
         current = [int(rng.integers(n_agents))]
@@ -103,9 +103,10 @@ class Outages:
     length: int = 500
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fraction < 1:
+        keep_finite(self, "fraction", 0.0)
+        if not self.fraction < 1:
             raise InvalidParameter(f"expected the offline fraction in [0, 1), got {self.fraction}")
-        whole_at_least(self.length, 1, "length")
+        keep_whole(self, "length", 1)
 
     def start(self, n_agents: int, rng: np.random.Generator) -> Draw:
         n_online = max(1, math.ceil(n_agents * (1 - self.fraction)))
@@ -176,7 +177,8 @@ class RandomEpisodes:
     probability: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.probability <= 1:
+        keep_finite(self, "probability", 0.0, strictly=True)
+        if not self.probability <= 1:
             raise InvalidParameter(f"expected a probability in (0, 1], got {self.probability}")
 
     def start(self, n_agents: int, rng: np.random.Generator) -> Draw:
@@ -234,17 +236,43 @@ class HasRows(Protocol):
 
 def by_rows(world: HasRows) -> ByRows:
     """Every agent as often as it has rows, in random order: with `n_rounds = world.n_rows`, one pass over the data."""
+    if not hasattr(type(world), "row_counts"):
+        raise InvalidParameter(f"expected a world from data, whose rows belong to agents, got {world!r}")
     return ByRows(world.row_counts)
+
+
+def as_pattern(participation: Participation | str | None, world: World) -> Participation:
+    """Who is active, by object or by name; uniformly at random when None."""
+    if participation is None:
+        return Even()
+    if isinstance(participation, str):
+        if participation == ByRows.name:
+            return by_rows(world)  # type: ignore[arg-type]
+        if participation not in PARTICIPATION:
+            names = ", ".join([*PARTICIPATION, ByRows.name])
+            raise InvalidParameter(f"expected participation to be one of {names}, got {participation!r}")
+        return PARTICIPATION[participation]()
+    if isinstance(participation, type) or not callable(getattr(participation, "start", None)):
+        raise InvalidParameter(f"expected a participation such as fb.participation.zipf(), got {participation!r}")
+    return participation
 
 
 def sequence(agents: Sequence[int], *, repeat: bool = False) -> Explicit:
     """Agents by an explicit list."""
-    return Explicit(tuple(int(agent) for agent in agents), repeat)
+    return Explicit(_numbers(agents), repeat)
 
 
 def episodes(sets: Sequence[Sequence[int]]) -> Episodes:
     """Algorithm 2's participation sets P_1, P_2, …, each in its order."""
-    return Episodes(tuple(tuple(int(agent) for agent in episode) for episode in sets))
+    if not is_listing(sets):
+        raise InvalidParameter(f"expected a list of participation sets, got {sets!r}")
+    return Episodes(tuple(_numbers(episode) for episode in sets))
+
+
+def _numbers(agents: Any) -> tuple[int, ...]:
+    if not is_listing(agents):
+        raise InvalidParameter(f"expected a list of agents' numbers, got {agents!r}")
+    return tuple(whole_at_least(agent, 0, "an agent's number") for agent in agents)
 
 
 uniform, zipf, round_robin, bursts, outages, random_episodes = Even, Zipf, RoundRobin, Bursts, Outages, RandomEpisodes

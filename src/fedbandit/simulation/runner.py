@@ -4,27 +4,35 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from fedbandit.algorithms.base import BaseAgent, Rule
-from fedbandit.algorithms.messages import Download, Pull, Request, Upload
+from fedbandit.algorithms.decision import Decision
+from fedbandit.algorithms.messages import Download, Reply, Request, Upload
+from fedbandit.algorithms.rules import LinearRule
 from fedbandit.algorithms.server import BaseServer
-from fedbandit.core.arrays import Vector, whole_at_least
+from fedbandit.core.arrays import Vector, is_among, whole_at_least
 from fedbandit.core.decision_sets import Ball, DecisionSet
 from fedbandit.errors import DimensionMismatch, InvalidParameter, MissingExtra
-from fedbandit.simulation.participation import Even, Participation
+from fedbandit.simulation.block_checks import BlockChecker, checked_active, checked_theta_star
+from fedbandit.simulation.participation import Participation, as_pattern
+from fedbandit.simulation.run_metadata import describe, installed_version, plain_values
 from fedbandit.simulation.trace import Recorder, Trace
 from fedbandit.simulation.worlds import Block, Index, Stream, World, generator
 
 Progress = Callable[[int], None]  # called with the number of rounds played since the last call
+Blocks = Iterator[tuple[Index, Block]]  # rounds with the agents active in them
 
 
-class Fleet:
-    """M agents and their server in memory; delivers messages at once and counts them."""
+class SimulatedFleet:
+    """M agents and their server in memory; delivers messages immediately and counts them.
+
+    A subclass changes what happens between agents and server by `begin_round`, `end_round` and `exchange`.
+    """
 
     def __init__(self, rule: Rule, n_agents: int) -> None:
         self.rule = rule
@@ -35,54 +43,65 @@ class Fleet:
         self.n_up = self.n_down = self.n_switches = 0
 
     def agent(self, agent_id: str) -> BaseAgent:
-        """The agent of this name; it comes into being when it is first needed, and the server hears of it then."""
+        """The agent of this name, created and enrolled at first use."""
         if agent_id not in self.agents:
             self.server.enroll([agent_id])
             self.agents[agent_id] = self.rule.agent(agent_id, incarnation="simulation")
         return self.agents[agent_id]
 
+    def begin_round(self, t: int, agent_id: str) -> BaseAgent:
+        """The agent that decides in round t, after the download that its algorithm asks for."""
+        agent = self.agent(agent_id)
+        pull = agent.arrive()
+        if pull is not None:
+            self.exchange(pull)
+        return agent
+
+    def end_round(self, agent: BaseAgent, decision: Decision, reward: float, upload: Upload | None) -> None:
+        """Deliver what the agent wants to send after it has learnt the reward."""
+        if upload is not None:
+            self.exchange(upload)
+
     def exchange(self, request: Request) -> None:
-        """Carry a message to the server, its replies to their addressees, and so on until nobody has more to say."""
-        mail = deque([request])
-        while mail:
-            message = mail.popleft()
+        """Deliver a request, the replies to it, the uploads that these trigger, and so on until none is left."""
+        requests = deque([request])
+        while requests:
+            message = requests.popleft()
             self.n_up += isinstance(message, Upload)
             replies = self.server.receive(message)
             for reply in replies if isinstance(replies, tuple) else (replies,):
                 self.n_down += isinstance(reply, Download)
-                agent = self.agent(reply.agent_id)
-                before = agent.n_switches
-                answer = agent.adopt(reply)
-                self.n_switches += agent.n_switches - before
-                if answer is not None:
-                    mail.append(answer)
+                upload = self.adopt(reply)
+                if upload is not None:
+                    requests.append(upload)
+
+    def adopt(self, reply: Reply) -> Upload | None:
+        """Hand a reply to its agent and count the switches; the upload that is due in turn."""
+        agent = self.agent(reply.agent_id)
+        before = agent.n_switches
+        upload = agent.adopt(reply)
+        self.n_switches += agent.n_switches - before
+        return upload
 
 
-def run_reference(
-    rule: Rule,
-    world: World,
-    participation: Participation,
+def play_rounds(
+    fleet: SimulatedFleet,
+    stream: Stream,
+    blocks: Blocks,
     *,
-    n_agents: int,
     n_rounds: int,
-    seed: int,
     record: str | Sequence[int],
     progress: Progress | None = None,
 ) -> Trace:
-    """Play `n_rounds` rounds of Algorithm 1 in plain Python."""
-    fleet = Fleet(rule, n_agents)
-    recorder = Recorder(rule.dim, n_rounds, record)
+    """Play `n_rounds` rounds of Algorithm 1 in plain Python: the one loop of the simulator and of all drivers."""
+    recorder = Recorder(fleet.rule.dim, n_rounds, record)
     regret = reward_sum = 0.0
     t = 0
-    stream, blocks = rounds_of(world, participation, n_agents=n_agents, n_rounds=n_rounds, seed=seed)
     for active, block in blocks:
         played = min(len(block), n_rounds - t)
         for i in range(played):
             t += 1
-            agent = fleet.agent(str(active[i]))  # line 3: agent m_t is active
-            pull = agent.arrive()
-            if pull is not None:
-                fleet.exchange(pull)
+            agent = fleet.begin_round(t, str(active[i]))  # line 3: agent m_t is active
             actions = block.actions(i)  # line 4: receive D_t
             decision = agent.choose(actions)  # line 5: the optimistic decision
             mean, best = value_of(decision.index, decision.x, actions, block, i, stream)
@@ -90,8 +109,7 @@ def run_reference(
             before = agent.n_switches
             upload = agent.observe(decision, reward)  # lines 7 and 8: learn, and test the determinant
             fleet.n_switches += agent.n_switches - before
-            if upload is not None:
-                fleet.exchange(upload)  # lines 9 to 14
+            fleet.end_round(agent, decision, reward, upload)  # lines 9 to 14
             regret += best - mean
             reward_sum += reward
             choice = -1 if decision.index is None else decision.index
@@ -104,21 +122,23 @@ def run_reference(
 
 def rounds_of(
     world: World, participation: Participation, *, n_agents: int, n_rounds: int, seed: int
-) -> tuple[Stream, Iterator[tuple[Index, Block]]]:
-    """The stream of a seed and its blocks of rounds with the agents active in them."""
+) -> tuple[Stream, Blocks]:
+    """The stream of a seed and its blocks of rounds with the agents active in them, all of it checked."""
+    block_rounds = whole_at_least(world.block_rounds, 1, "block_rounds of the world")
     world_seed, participation_seed = np.random.SeedSequence(seed).spawn(2)
     stream = world.stream(world_seed)
+    check = BlockChecker(world.dim, checked_theta_star(stream.theta_star, world.dim))
     draw = participation.start(n_agents, generator(participation_seed))
     limit = getattr(participation, "agents", None)
     if limit is not None and not getattr(participation, "repeat", True) and len(limit) < n_rounds:
         raise InvalidParameter(f"the sequence of active agents has {len(limit)} rounds, {n_rounds} were asked for")
 
-    def blocks() -> Iterator[tuple[Index, Block]]:
+    def blocks() -> Blocks:
         played = 0
         while played < n_rounds:
-            active = draw(world.block_rounds)
-            yield active, stream.draw(active)
-            played += world.block_rounds
+            active = checked_active(draw(block_rounds), n_agents, block_rounds)
+            yield active, check(stream.draw(active), block_rounds)
+            played += block_rounds
 
     return stream, blocks()
 
@@ -149,48 +169,77 @@ def simulate(
     n_agents: int,
     n_rounds: int,
     seed: int = 0,
-    participation: Participation | None = None,
+    participation: Participation | str | None = None,
     record: str | Sequence[int] = "log",
     progress: Progress | None = None,
     engine: str = "auto",
 ) -> Trace:
     """Play `n_rounds` rounds of `rule` in `world` and return what happened.
 
-    All rules see the same decision sets, noise and active agents for the same seed. `record` is "log" (about 200
+    All rules see the same decision sets, noise and active agents for the same seed. `participation` is one of
+    `fb.participation`, or its name. `record` is "log" (about 200
     rounds), "all" (every round, with choices) or a list of round numbers. `engine` is "reference" (plain Python),
     "compiled" (machine code, needs `fedbandit[lab]`; same trace, rounding apart) or "auto": compiled where possible.
     """
-    whole_at_least(n_agents, 1, "n_agents")
-    whole_at_least(n_rounds, 1, "n_rounds")
+    n_agents, n_rounds = whole_at_least(n_agents, 1, "n_agents"), whole_at_least(n_rounds, 1, "n_rounds")
+    seed = whole_at_least(seed, 0, "seed")
+    if isinstance(rule, type) or not hasattr(rule, "server"):
+        raise InvalidParameter(f"expected a rule such as fb.FedLinUCB(dim=…, alpha=…, beta=…), got {rule!r}")
+    if isinstance(world, type) or not hasattr(world, "stream"):
+        raise InvalidParameter(f"expected a world such as fb.worlds.uniform(), got {world!r}")
+    if progress is not None and not callable(progress):
+        raise InvalidParameter(f"expected progress as a function of a number of rounds, got {progress!r}")
     if rule.dim != world.dim:
         raise DimensionMismatch(f"expected a rule for the world's {world.dim} features, got one for {rule.dim}")
-    return _engine(engine, rule)(
-        rule,
-        world,
-        participation or Even(),
-        n_agents=n_agents,
-        n_rounds=n_rounds,
-        seed=seed,
-        record=record,
-        progress=progress,
-    )
+    if isinstance(rule, LinearRule):
+        rule.check_fleet(n_agents)
+    pattern = as_pattern(participation, world)
+    run: dict[str, Any] = {"n_agents": n_agents, "n_rounds": n_rounds, "seed": seed, "record": record}
+    trace = _played(engine, rule, world, pattern, run, progress)
+    about = {"rule": plain_values(rule.to_dict()), "world": describe(world), "participation": describe(pattern)}
+    return replace(trace, about={"fedbandit": installed_version(), "engine": engine, **about, **plain_values(run)})
 
 
-def _engine(name: str, rule: Rule) -> Callable[..., Trace]:
-    """The function that plays: machine code where it is asked for, or possible and not declined."""
-    if name not in ("auto", "reference", "compiled"):
-        raise InvalidParameter(f"expected engine 'auto', 'reference' or 'compiled', got {name!r}")
-    if name == "reference":
-        return run_reference
-    if find_spec("numba") is None:
-        if name == "auto":
-            return run_reference
+def _played(
+    engine: str, rule: Rule, world: World, pattern: Participation, run: dict[str, Any], progress: Progress | None
+) -> Trace:
+    """The trace by machine code where it is asked for, or possible and not declined: the one choice of the engine."""
+    if not is_among(engine, ("auto", "reference", "compiled")):
+        raise InvalidParameter(f"expected engine 'auto', 'reference' or 'compiled', got {engine!r}")
+    if engine == "compiled" and find_spec("numba") is None:
         raise MissingExtra("the compiled engine needs numba: pip install 'fedbandit[lab]'")
-    from fedbandit.simulation.compiled import has_kernel, run_compiled
+    report = _OnceEach(progress)
+    if engine != "reference" and find_spec("numba") is not None:
+        from fedbandit.simulation.compiled import NotCompiled, run_compiled
 
-    if name == "auto" and not has_kernel(rule):
-        return run_reference
-    return partial(run_compiled, strict=name == "compiled")
+        try:
+            return run_compiled(rule, world, pattern, **run, progress=report)
+        except NotCompiled as found:
+            if engine == "compiled" and not found.by_choice:
+                raise InvalidParameter(f"the compiled engine cannot play {found}; engine='reference' can") from None
+    report.start_again()
+    rounds = {key: run[key] for key in ("n_agents", "n_rounds", "seed")}
+    fleet = SimulatedFleet(rule, run["n_agents"])
+    stream, blocks = rounds_of(world, pattern, **rounds)
+    return play_rounds(fleet, stream, blocks, n_rounds=run["n_rounds"], record=run["record"], progress=report)
 
 
-__all__ = ["Fleet", "Pull", "run_reference", "simulate"]
+class _OnceEach:
+    """Reports each round once to `progress`, also when a second engine starts again from the first round."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.progress, self.reported, self.played = progress, 0, 0
+
+    def start_again(self) -> None:
+        self.played = 0
+
+    def __call__(self, played: int) -> None:
+        self.played += played
+        new = self.played - self.reported
+        if new > 0:
+            self.reported = self.played
+            if self.progress is not None:
+                self.progress(new)
+
+
+__all__ = ["SimulatedFleet", "play_rounds", "rounds_of", "simulate"]

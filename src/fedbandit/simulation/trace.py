@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbandit.algorithms.messages import n_bytes, n_scalars
-from fedbandit.core.arrays import Matrix, Vector
+from fedbandit.core.arrays import Matrix, Vector, is_listing, whole_at_least
 from fedbandit.errors import FormatError, InvalidParameter, UnsupportedFormat
+from fedbandit.simulation.run_metadata import run_id
 from fedbandit.simulation.worlds import Index
 
 COLUMNS = ("rounds", "regret", "reward", "messages_up", "messages_down", "switches")
@@ -37,6 +38,12 @@ class Trace:
     switches: Index
     agents: Index | None = None
     choices: Index | None = None
+    about: Mapping[str, Any] | None = None  # the run: rule, world, participation, sizes, seed, engine, version
+
+    @property
+    def id(self) -> str | None:
+        """Twelve digits that stand for the whole run (rule, world, participation, sizes, record, seed)."""
+        return None if self.about is None else run_id(self.about)
 
     @property
     def n_messages(self) -> int:
@@ -71,11 +78,12 @@ class Trace:
         return {name: getattr(self, name)[found[0]].item() for name in COLUMNS}
 
     def save(self, path: str | Path) -> None:
-        """Write the columns to an .npz file."""
+        """Write the columns to an .npz file, with what the run was (`about`)."""
         columns = {name: getattr(self, name) for name in COLUMNS}
         if self.agents is not None and self.choices is not None:
             columns |= {"agents": self.agents, "choices": self.choices}
-        header = np.frombuffer(json.dumps({"fedbandit_trace": 1, "dim": self.dim}).encode(), dtype=np.uint8)
+        about = {"fedbandit_trace": 1, "dim": self.dim, "about": None if self.about is None else dict(self.about)}
+        header = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
         with Path(path).open("wb") as file:
             np.savez(file, header=header, **columns)
 
@@ -88,7 +96,7 @@ class Trace:
                 columns: dict[str, NDArray[Any]] = {name: data[name] for name in data.files if name != "header"}
             if header["fedbandit_trace"] != 1:
                 raise UnsupportedFormat(f"{path} was written by a newer version")
-            return cls(dim=int(header["dim"]), **columns)
+            return cls(dim=int(header["dim"]), about=header.get("about"), **columns)
         except UnsupportedFormat:
             raise
         except (KeyError, ValueError, TypeError, EOFError, BadZipFile) as error:
@@ -104,7 +112,10 @@ def rounds_to_record(record: str | Sequence[int], n_rounds: int) -> Index:
             points = np.unique(np.geomspace(1, n_rounds, num=min(n_rounds, 200)).round().astype(np.int64))
             return np.union1d(points, [n_rounds])
         raise InvalidParameter(f"expected record 'log', 'all' or a list of rounds, got {record!r}")
-    chosen = np.union1d(np.asarray(record, dtype=np.int64), [n_rounds])
+    if not is_listing(record):
+        raise InvalidParameter(f"expected record 'log', 'all' or a list of rounds, got {record!r}")
+    listed = [whole_at_least(t, 1, "a round to record") for t in record]
+    chosen = np.union1d(np.asarray(listed, dtype=np.int64), [n_rounds])
     if chosen[0] < 1 or chosen[-1] > n_rounds:
         raise InvalidParameter(f"expected rounds to record from 1 to {n_rounds}, got {chosen[0]} to {chosen[-1]}")
     return chosen

@@ -20,6 +20,7 @@ VERSION = 1
 CONTENT_TYPE = "application/vnd.fedbandit.v1+msgpack"
 MAX_DIM = 4096
 LARGEST_SUM = 1e170  # more than all uploads that can ever come: 2⁵³ numbers of at most 1e150
+COUNT_LIMIT = 1 << 53  # of versions, sequences and observations: beyond it a float64 cannot count
 ENVELOPE = 1024  # more than any field but the statistics needs together
 
 
@@ -35,7 +36,7 @@ class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
     stats: bytes
     growth: float  # log det(Σ_m + Σ_loc) − log det Σ_m when the upload was made
     model_version: int = 0  # of the model that the agent decides on
-    waiting: int = 0  # observations that the agent holds besides this upload
+    unsent: int = 0  # observations that the agent holds besides this upload
 
 
 class SyncReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +74,10 @@ def decode_request(body: bytes | memoryview) -> SyncRequest:
         raise _malformed("agent: 1 to 200 characters")
     if not 1 <= len(request.incarnation) <= 64:
         raise _malformed("incarnation: 1 to 64 characters")
-    if not 1 <= request.sequence < 1 << 53:
+    if not 1 <= request.sequence < COUNT_LIMIT:
         raise _malformed("sequence: 1 or more")
-    if request.model_version < 0 or request.waiting < 0:
-        raise _malformed("model_version and waiting: 0 or more")
+    if request.model_version < 0 or request.unsent < 0:
+        raise _malformed("model_version and unsent: 0 or more")
     if not math.isfinite(request.growth):
         raise _malformed("growth: a finite number")
     if request.digest != digest_of(request.stats):
@@ -87,8 +88,8 @@ def decode_request(body: bytes | memoryview) -> SyncRequest:
 def decode_reply(body: bytes) -> SyncReply:
     """The reply in a body."""
     reply = _decode(_reply_decoder, body)
-    if reply.version < 0 or reply.acknowledged < 0:
-        raise _malformed("version and acknowledged: 0 or more")
+    if not (0 <= reply.version < COUNT_LIMIT and 0 <= reply.acknowledged < COUNT_LIMIT):
+        raise _malformed("version and acknowledged: 0 or more, below 2⁵³")
     return reply
 
 
@@ -115,7 +116,7 @@ def numbers_of(message: SyncRequest | SyncReply) -> Vector:
     return np.frombuffer(message.stats, dtype="<f8")
 
 
-def request_of(upload: Upload, *, model_version: int = 0, waiting: int = 0) -> SyncRequest:
+def request_of(upload: Upload, *, model_version: int = 0, unsent: int = 0) -> SyncRequest:
     """An upload, ready for the wire."""
     stats = packed_bytes(upload.stats)
     return SyncRequest(
@@ -127,7 +128,7 @@ def request_of(upload: Upload, *, model_version: int = 0, waiting: int = 0) -> S
         stats=stats,
         growth=upload.growth,
         model_version=model_version,
-        waiting=waiting,
+        unsent=unsent,
     )
 
 
@@ -162,5 +163,5 @@ def require_sound(reply: SyncReply, lam: float) -> None:
         raise FormatError("expected the finite statistics of a model")
     rows = np.arange(reply.dim)
     diagonal = numbers[rows * reply.dim - rows * (rows - 1) // 2]
-    if float(diagonal.min()) < lam * (1 - 1e-9) or numbers[-3] < 0:
-        raise FormatError(f"expected a model whose Σ has at least λ = {lam:g} on its diagonal, and n_obs ≥ 0")
+    if float(diagonal.min()) < lam * (1 - 1e-9) or not 0 <= numbers[-3] <= COUNT_LIMIT:
+        raise FormatError(f"expected a model whose Σ has at least λ = {lam:g} on its diagonal, and 0 ≤ n_obs ≤ 2⁵³")

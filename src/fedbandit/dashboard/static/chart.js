@@ -1,5 +1,5 @@
-// Line charts as SVG, drawn by hand: a few nodes that are reused, direct labels, a readout by pointer or arrow keys.
-import { ticks, timeTicks, logTicks, shortNumber, clock } from "./scale.js";
+// Line charts as SVG: nodes are reused, lines are labelled directly, values are read by pointer or arrow keys.
+import { ticks, timeTicks, shortNumber, clock } from "./scale.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const MAX_POINTS = 1500; // of a line; when there are more, every second one of the older half goes
@@ -51,7 +51,6 @@ export class Chart {
   constructor(host) {
     this.host = host;
     this.spec = JSON.parse(host.dataset.chart);
-    this.kind = this.spec.x ?? "time";
     this.cursor = null;
     this.svg = null;
   }
@@ -99,7 +98,6 @@ export class Chart {
       ["lattice", "y-axis", "x-axis", "rules", "rule-names", "lines", "ends", "names", "cursor"].map((n) => [n, group(n)]),
     );
     this.unit = this.svg.appendChild(document.createElementNS(SVG, "text"));
-    this.xLabel = this.svg.appendChild(document.createElementNS(SVG, "text"));
     this.legend = element("ul", { class: "legend" });
     this.readout = element("div", { class: "readout", hidden: "" });
     this.table = element("details", { class: "as-table" }, element("summary", {}, "Show as a table"));
@@ -116,7 +114,7 @@ export class Chart {
   scale(lines) {
     this.width = Math.max(this.host.clientWidth, 200);
     this.isWide = this.width >= WIDE;
-    this.height = this.isWide ? (this.spec.height ?? 260) : 200;
+    this.height = this.isWide ? 260 : 200;
     const named = lines.length > 1;
     const rules = this.spec.rules ?? [];
     const ys = [...lines.flatMap((line) => line.y.filter((y) => y !== null)), ...rules.map((rule) => rule.y)];
@@ -126,21 +124,20 @@ export class Chart {
     this.yTicks = ticks(low, high, this.isWide ? 5 : 4);
     [this.low, this.high] = [Math.min(low, this.yTicks[0]), Math.max(high, this.yTicks.at(-1))];
     const xs = lines.flatMap((line) => [line.x[0], line.x.at(-1)]);
-    this.first = this.kind === "time" ? Math.min(...xs) : 0;
-    this.last = this.kind === "time" ? Math.max(this.now, ...xs) : Math.max(...xs, this.kind === "log" ? 10 : 1);
+    this.first = Math.min(...xs);
+    this.last = Math.max(this.now, ...xs);
     if (this.last <= this.first) this.last = this.first + 1;
     const widest = Math.max(...this.yTicks.map((y) => shortNumber(y).length));
     const longest = Math.max(...lines.map((line) => line.name.length));
     this.left = 14 + 7 * widest;
     this.right = named && this.isWide ? Math.min(24 + 6.6 * longest, this.width * 0.3) : 14;
-    [this.top, this.bottom] = [26, this.spec.x_label ? 42 : 24];
+    [this.top, this.bottom] = [26, 24];
     set(this.svg, { viewBox: `0 0 ${this.width} ${this.height}`, width: this.width, height: this.height });
   }
 
   x(value) {
     const inner = this.width - this.left - this.right;
-    const place = this.kind === "log" ? Math.log1p(value) / Math.log1p(this.last) : (value - this.first) / (this.last - this.first);
-    return this.left + inner * place;
+    return this.left + (inner * (value - this.first)) / (this.last - this.first);
   }
 
   y(value) {
@@ -161,7 +158,7 @@ export class Chart {
       write(yNames[i], shortNumber(value));
     });
     const room = Math.max(2, Math.floor((end - this.left) / 90));
-    const found = this.xTicks(room);
+    const found = timeTicks(this.first, this.last, room);
     const xNames = pool(this.groups["x-axis"], "text", found.length);
     found.forEach(({ value, name }, i) => {
       const x = this.x(value);
@@ -171,15 +168,7 @@ export class Chart {
     });
     set(this.unit, { x: 2, y: 12, class: "unit" });
     write(this.unit, this.spec.unit ?? "");
-    set(this.xLabel, { x: end, y: this.height - 6, "text-anchor": "end", class: "unit" });
-    write(this.xLabel, this.spec.x_label ?? "");
     this.drawRules(end);
-  }
-
-  xTicks(room) {
-    if (this.kind === "time") return timeTicks(this.first, this.last, room);
-    const values = this.kind === "log" ? logTicks(this.last) : ticks(this.first, this.last, room).filter((x) => x <= this.last);
-    return values.map((value) => ({ value, name: shortNumber(value) }));
   }
 
   drawRules(end) {
@@ -243,9 +232,8 @@ export class Chart {
   placed(lines) {
     const found = lines.map((line) => {
       const at = line.y.findLastIndex((y) => y !== null);
-      // In the margin where lines end at different times, so that no name covers another line.
-      const end = this.kind === "time" ? this.width - this.right : this.x(line.x[Math.max(at, 0)]);
-      return { line, x: end + 8, y: this.y(line.y[at] ?? this.low) };
+      // In the margin: lines end at different times, and no name may cover another line.
+      return { line, x: this.width - this.right + 8, y: this.y(line.y[at] ?? this.low) };
     });
     found.sort((a, b) => b.y - a.y);
     found.forEach((name, i) => {
@@ -289,13 +277,8 @@ export class Chart {
   }
 
   valueAt(line, x) {
-    let at = line.x.findLastIndex((stop) => stop <= x);
-    if (at < 0 && this.kind !== "time") at = 0;
+    const at = line.x.findLastIndex((stop) => stop <= x);
     return at < 0 ? null : line.y[at];
-  }
-
-  xName(value) {
-    return this.kind === "time" ? clock(value, true) : `${shortNumber(value)} ${this.spec.x_label?.split(" ")[0] ?? ""}`;
   }
 
   drawCursor() {
@@ -307,21 +290,23 @@ export class Chart {
     set(mark, { x1: x, x2: x, y1: this.top, y2: this.height - this.bottom });
     const shown = this.lines.map((line) => [line, this.valueAt(line, this.cursor)]).filter(([, y]) => y !== null && y !== undefined);
     this.readout.replaceChildren(
-      element("strong", {}, this.xName(this.cursor)),
+      element("strong", {}, clock(this.cursor, true)),
       ...shown.map(([line, y]) => element("span", { class: `line-${line.colour}` }, `${line.name} ${shortNumber(y, 4)}`)),
     );
     const room = this.width - this.readout.offsetWidth;
-    this.readout.style.transform = `translate(${Math.max(0, Math.min(x + 10, room))}px, ${this.svg.offsetTop + this.top}px)`;
+    // SVG elements have no offsetTop: the distance is that of the two boxes.
+    const down = this.svg.getBoundingClientRect().top - this.host.getBoundingClientRect().top;
+    this.readout.style.transform = `translate(${Math.max(0, Math.min(x + 10, room))}px, ${down + this.top}px)`;
   }
 
   fillTable() {
     const stops = this.stops;
     const step = Math.max(1, Math.ceil(stops.length / ROWS));
     const rows = stops.filter((_, i) => (stops.length - 1 - i) % step === 0);
-    const head = element("tr", {}, element("th", { scope: "col" }, this.kind === "time" ? "Time" : this.spec.x_label));
+    const head = element("tr", {}, element("th", { scope: "col" }, "Time"));
     this.lines.forEach((line) => head.append(element("th", { scope: "col" }, line.name)));
     const body = rows.map((x) => {
-      const row = element("tr", {}, element("th", { scope: "row" }, this.kind === "time" ? clock(x, true) : shortNumber(x)));
+      const row = element("tr", {}, element("th", { scope: "row" }, clock(x, true)));
       this.lines.forEach((line) => row.append(element("td", {}, shortNumber(this.valueAt(line, x), 4))));
       return row;
     });

@@ -10,13 +10,6 @@ export function ticks(low, high, n) {
   return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 }
 
-/** 0, 1, 10, 100 … up to the last value. */
-export function logTicks(last) {
-  const found = [0];
-  for (let value = 1; value <= last; value *= 10) found.push(value);
-  return found;
-}
-
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800, 2592000];
 
 /** Round moments between two times in seconds, with their names in the visitor's own time zone. */

@@ -1,72 +1,88 @@
-"""One agent: when it was heard of, and what its data do to the model."""
+"""One agent: when it was last seen, its totals, and its influence on the model."""
 
 from __future__ import annotations
 
 import asyncio
 
-from fedbandit.dashboard.figures import Picture, Pull, Series, lately, pull_of, series_of
-from fedbandit.dashboard.frame import Frame, Pieces, chart, crumbs, empty, panel, tile, tiles, url
-from fedbandit.dashboard.look import Look
+from fedbandit.dashboard.chart_series import ChartSeries, recent_means, series_of
+from fedbandit.dashboard.components import (
+    LiveParts,
+    RenderedView,
+    breadcrumbs,
+    chart,
+    empty_state,
+    panel,
+    tile,
+    tiles,
+    url,
+    when,
+)
+from fedbandit.dashboard.data_sources import ViewContext
 from fedbandit.dashboard.markup import Child, Html, join, tag
 from fedbandit.dashboard.views import model_panels
-from fedbandit.dashboard.words import NOTHING, count, number, percent, plural, size, when
+from fedbandit.service.formatting import NOTHING, count, number, percent, plural, size
+from fedbandit.service.insight import Influence, ModelInsight
 from fedbandit.service.model import Model, alpha_of
-from fedbandit.service.stores.base import Agent
+from fedbandit.service.stores.base import AgentRecord
 
 MAX_FEATURES = 12
 
 
-async def agent(look: Look) -> Frame:
-    """The page of one agent."""
-    name, who, sources = look.path["model"], look.path["agent"], look.sources
-    here, picture, events, samples = await asyncio.gather(
-        sources.agent(name, who), sources.picture(name), sources.events(name), sources.samples(name)
+async def agent(context: ViewContext) -> RenderedView:
+    """Everything about one agent."""
+    name, who, sources = context.path["model"], context.path["agent"], context.sources
+    here, insight, events, samples = await asyncio.gather(
+        sources.agent(name, who), sources.insight(name), sources.events(name), sources.samples(name)
     )
-    total = await sources.contribution(name, who) if here.n_uploads else None
-    pull = None if total is None else await asyncio.to_thread(pull_of, picture, total, MAX_FEATURES)
-    line = lately(sources.trail(picture.model, who))
+    total = await sources.contribution(name, here)
+    influence = None if total is None else await asyncio.to_thread(insight.influence, total)
+    line = recent_means(sources.agent_history(insight.model, who))
     series = {
-        "agent": Series(line.x, line.y, append=False),
-        "fleet": series_of(samples, picture.model)["lately"],
+        "agent": ChartSeries(line.x, line.y, append=False),
+        "fleet": series_of(samples, insight.model)["recent"],
     }
-    pieces = Pieces()
+    parts = LiveParts()
     body = join(
         _head(name, here),
-        pieces.add("tiles", _tiles(picture, here, picture.share(total))),
+        parts.add("tiles", _tiles(insight, here, insight.share(total))),
         tag(
             "div",
             _reward(here, bool(line.x)),
             tag(
                 "div",
-                pieces.add("identity", _identity(picture.model, here)),
-                pieces.add("events", model_panels.events(name, [event for event in events if event.agent == who][:12])),
+                parts.add("identity", _identity(insight.model, here)),
+                parts.add("events", model_panels.events(name, [event for event in events if event.agent == who][:12])),
                 class_="stack",
             ),
-            pieces.add("pull", _pull(picture, here, pull), class_="cell"),
+            parts.add("influence", _influence(insight, here, influence), class_="cell"),
             class_="grid",
         ),
     )
-    return Frame(f"{who} in {name}", body, pieces.found, series, shape="with-trail" if line.x else "without-trail")
+    return RenderedView(
+        f"{who} in {name}", body, parts.found, series, shape="with-history" if line.x else "without-history"
+    )
 
 
-def _head(name: str, here: Agent) -> Html:
+def _head(name: str, here: AgentRecord) -> Html:
     everybody = url("models", name, "agents")
-    path = crumbs(("Models", "/"), (name, url("models", name)), ("agents", everybody), here=here.name)
-    return tag("div", path, tag("h1", here.name), class_="page-head")
+    path = breadcrumbs(("Models", "/"), (name, url("models", name)), ("agents", everybody), here=here.name)
+    return tag("div", path, tag("h1", here.name), class_="view-head")
 
 
-def _tiles(picture: Picture, here: Agent, share: float) -> Html:
-    model = picture.model
+def _tiles(insight: ModelInsight, here: AgentRecord, share: float) -> Html:
+    model = insight.model
     mean = here.reward_sum / here.n_obs if here.n_obs else None
     fleet = model.reward_sum / model.n_obs if model.n_obs else None
     behind = model.version - here.model_version
     stale = f"{plural(behind, 'change')} behind at its last upload" if here.n_uploads else "no upload yet"
     state = "revoked, its contribution stays" if here.revoked else stale
+    if here.quarantined:
+        state = "in quarantine, its contribution is not in the model"
     return tiles(
-        tile("Last seen", when(here.last_seen), state, state="warn" if here.revoked else ""),
+        tile("Last seen", when(here.last_seen), state, state="warn" if here.revoked or here.quarantined else ""),
         tile("Share of information", percent(share), _fair(share, model.n_agents)),
         tile("Mean reward", number(mean), f"the fleet's is {number(fleet)}"),
-        tile("Observations", count(here.n_obs), f"{count(here.waiting)} more waiting, as reported"),
+        tile("Observations", count(here.n_obs), f"{count(here.unsent)} more unsent, as reported"),
         tile("Uploads", count(here.n_uploads), size(here.n_bytes)),
     )
 
@@ -77,10 +93,10 @@ def _fair(share: float, n_agents: int) -> str:
     return f"{number(share * n_agents, 2)} times an even share"
 
 
-def _reward(here: Agent, has_trail: bool) -> Html:
-    if not has_trail:
-        told: Child = "Its uploads are recorded from the server's last start on, and there was none since."
-        return panel("Mean reward", empty("No recent uploads", tag("p", told)), wide=True)
+def _reward(here: AgentRecord, has_history: bool) -> Html:
+    if not has_history:
+        text: Child = "Uploads are recorded from the server's last start on; there were none since."
+        return panel("Mean reward", empty_state("No recent uploads", tag("p", text)), wide=True)
     lines = [
         {"series": "agent", "name": here.name},
         {"series": "fleet", "name": "the fleet", "style": "thin"},
@@ -90,7 +106,7 @@ def _reward(here: Agent, has_trail: bool) -> Html:
     return panel("Mean reward", drawn, wide=True, note=note)
 
 
-def _identity(model: Model, here: Agent) -> Html:
+def _identity(model: Model, here: AgentRecord) -> Html:
     facts: list[tuple[str, Child]] = [
         ("enrolled", when(here.created)),
         ("last seen", when(here.last_seen)),
@@ -104,16 +120,18 @@ def _identity(model: Model, here: Agent) -> Html:
     return panel("Identity and sequence", tag("dl", rows, class_="pairs"))
 
 
-def _pull(picture: Picture, here: Agent, pull: Pull | None) -> Html:
-    title = "Its pull on the estimate"
-    if pull is None:
-        return panel(title, empty("It has contributed nothing yet"))
-    beta = picture.guarantee.beta
-    compared = f", {percent(pull.distance / beta)} of the radius β = {number(beta)}" if beta else ""
-    told = [
-        f"Without its data θ̂ would move by {number(pull.distance)} in the model's own metric ‖·‖",
+def _influence(insight: ModelInsight, here: AgentRecord, influence: Influence | None) -> Html:
+    title = "Influence on the estimate"
+    if influence is None:
+        none = "Its contribution is not in the model" if here.quarantined else "No contribution yet"
+        return panel(title, empty_state(none))
+    beta = insight.guarantee.beta
+    compared = f", {percent(influence.shift / beta)} of the radius β = {number(beta)}" if beta else ""
+    text = [
+        f"Without its data θ̂ would move by {number(influence.shift)} in the model's own metric ‖·‖",
         tag("sub", "Σ"),
         f"{compared}. By feature, largest first, beside the model's own interval:",
     ]
-    drawn = model_panels.whiskers("Change of each weight by this agent", pull.changes, unit="change")
-    return panel(title, tag("p", told, class_="told"), drawn)
+    changes = insight.intervals(influence.change, limit=MAX_FEATURES, sort=True)
+    drawn = model_panels.whiskers("Change of each weight by this agent", changes, unit="change")
+    return panel(title, tag("p", text, class_="text"), drawn)

@@ -1,4 +1,4 @@
-"""The agents of a model: paged, sorted and searched on the server, so that ten thousand are as quick as ten."""
+"""The agents of a model: paged, sorted and searched on the server, so that the view stays fast with many agents."""
 
 from __future__ import annotations
 
@@ -6,13 +6,23 @@ import asyncio
 import math
 from collections.abc import Mapping
 
-from fedbandit.dashboard.frame import Frame, Pieces, bar, crumbs, empty, figure_cell, table, url
-from fedbandit.dashboard.look import Look
+from fedbandit.dashboard.components import (
+    LiveParts,
+    RenderedView,
+    bar,
+    breadcrumbs,
+    empty_state,
+    number_cell,
+    table,
+    url,
+    when,
+)
+from fedbandit.dashboard.data_sources import ViewContext
 from fedbandit.dashboard.markup import Child, Html, join, tag
-from fedbandit.dashboard.words import count, number, percent, plural, when
 from fedbandit.errors import InvalidParameter
+from fedbandit.service.formatting import count, number, percent, plural
 from fedbandit.service.model import Model, alpha_of
-from fedbandit.service.stores.base import Agent, AgentPage, PageQuery
+from fedbandit.service.stores.base import AgentPage, AgentRecord, PageQuery
 
 PER_PAGE = 25
 # Column -> its heading, the order a first click gives, and whether a phone shows it.
@@ -22,21 +32,21 @@ SORTED: Mapping[str, tuple[str, str, bool]] = {
     "n_obs": ("Observations", "-n_obs", False),
     "mean_reward": ("Mean reward", "-mean_reward", False),
     "n_uploads": ("Uploads", "-n_uploads", False),
-    "waiting": ("Waiting", "-waiting", False),
+    "unsent": ("Unsent", "-unsent", False),
     "growth": ("Growth as α", "-growth", False),
 }
 
 
-async def agents(look: Look) -> Frame:
+async def agents(context: ViewContext) -> RenderedView:
     """A page of agents."""
-    name = look.path["model"]
-    query = page_query(look.query)
-    picture, found = await asyncio.gather(look.sources.picture(name), look.sources.agents(name, query))
-    shares = await look.sources.shares(picture, found.agents)
-    pieces = Pieces()
-    listing = pieces.add("agents", _listing(picture.model, query, found, shares))
+    name = context.path["model"]
+    query = page_query(context.query)
+    insight, found = await asyncio.gather(context.sources.insight(name), context.sources.agents(name, query))
+    shares = await context.sources.shares(insight, found.agents)
+    parts = LiveParts()
+    listing = parts.add("agents", _listing(insight.model, query, found, shares))
     body = join(_head(name), _search(name, query), listing)
-    return Frame(f"Agents of {name}", body, pieces.found)
+    return RenderedView(f"Agents of {name}", body, parts.found)
 
 
 def page_query(options: Mapping[str, str]) -> PageQuery:
@@ -50,8 +60,8 @@ def page_query(options: Mapping[str, str]) -> PageQuery:
 
 
 def _head(name: str) -> Html:
-    path = crumbs(("Models", "/"), (name, url("models", name)), here="agents")
-    return tag("div", path, tag("h1", "Agents"), class_="page-head")
+    path = breadcrumbs(("Models", "/"), (name, url("models", name)), here="agents")
+    return tag("div", path, tag("h1", "Agents"), class_="view-head")
 
 
 def _search(name: str, query: PageQuery) -> Html:
@@ -72,13 +82,13 @@ def _search(name: str, query: PageQuery) -> Html:
 def _listing(model: Model, query: PageQuery, found: AgentPage, shares: dict[str, float]) -> Html:
     name = model.settings.name
     if not found.agents:
-        return _nobody(name, query, found.total)
+        return _no_agents(name, query, found.total)
     most = max(shares.values(), default=0.0)
     heads = [_head_cell(name, query, key) for key in SORTED]
     heads.insert(1, tag("th", "Share", scope="col", class_="share", title="Share of information: tr(Σ⁻¹Σₐ)/d"))
     rows = [_row(model, agent, shares[agent.name], most) for agent in found.agents]
     return join(
-        tag("p", _range_words(query, found), class_="told", role="status"),
+        tag("p", _range_words(query, found), class_="text", role="status"),
         table("Agents", heads, rows, class_="agents"),
         _pages(name, query, found.total),
     )
@@ -86,20 +96,20 @@ def _listing(model: Model, query: PageQuery, found: AgentPage, shares: dict[str,
 
 def _range_words(query: PageQuery, found: AgentPage) -> str:
     first, last = query.offset + 1, query.offset + len(found.agents)
-    matching = f" whose name has “{query.search}” in it" if query.search else ""
+    matching = f" whose name contains “{query.search}”" if query.search else ""
     return f"{count(first)} to {count(last)} of {plural(found.total, 'agent')}{matching}"
 
 
-def _nobody(name: str, query: PageQuery, total: int) -> Html:
+def _no_agents(name: str, query: PageQuery, total: int) -> Html:
     if total:
         back = tag("a", "Back to the first page", href=_address(name, query, page=1))
-        return empty("This page is empty", tag("p", back))
+        return empty_state("This page is empty", tag("p", back))
     if query.search:
         clear = tag("a", "Show all agents", href=url("models", name, "agents"))
-        return empty("No agent has this in its name", tag("p", clear))
-    return empty(
-        "No agent has joined yet",
-        tag("p", "Give one a token, and start it with that:"),
+        return empty_state("No agent has a name that contains this", tag("p", clear))
+    return empty_state(
+        "No agent is enrolled yet",
+        tag("p", "Create a token for one, and start it with that:"),
         tag("pre", tag("code", f"fedbandit agents add {name} shop-1"), tabindex=0),
     )
 
@@ -116,20 +126,21 @@ def _head_cell(name: str, query: PageQuery, key: str) -> Html:
     return tag("th", link, scope="col", class_=class_ or None, aria_sort=order)
 
 
-def _row(model: Model, agent: Agent, share: float, most: float) -> list[Child]:
+def _row(model: Model, agent: AgentRecord, share: float, most: float) -> list[Child]:
     name = model.settings.name
     revoked = tag("span", "revoked", class_="kind warn") if agent.revoked else None
+    quarantined = tag("span", "in quarantine", class_="kind warn") if agent.quarantined else None
     link = tag("a", agent.name, href=url("models", name, "agents", agent.name))
     mean = agent.reward_sum / agent.n_obs if agent.n_obs else None
     return [
-        tag("th", link, " ", revoked, scope="row", class_="name"),
+        tag("th", link, " ", revoked, quarantined, scope="row", class_="name"),
         tag("td", bar(share, most, percent(share)), tag("span", percent(share)), class_="share"),
         tag("td", when(agent.last_seen)),
-        figure_cell(count(agent.n_obs), wide_only=True),
-        figure_cell(number(mean), wide_only=True),
-        figure_cell(count(agent.n_uploads), wide_only=True),
-        figure_cell(count(agent.waiting), wide_only=True),
-        figure_cell(number(alpha_of(agent.growth)) if agent.n_uploads else "–", wide_only=True),
+        number_cell(count(agent.n_obs), wide_only=True),
+        number_cell(number(mean), wide_only=True),
+        number_cell(count(agent.n_uploads), wide_only=True),
+        number_cell(count(agent.unsent), wide_only=True),
+        number_cell(number(alpha_of(agent.growth)) if agent.n_uploads else "–", wide_only=True),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The HTTP surface as a page: what `/openapi.json` says, readable without a script from anywhere."""
+"""The HTTP API as HTML, rendered from the OpenAPI document without foreign scripts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedbandit.dashboard.frame import table
+from fedbandit.dashboard.components import table
 from fedbandit.dashboard.markup import Child, Html, join, tag
 
 METHODS = ("get", "post", "put", "patch", "delete")
@@ -33,14 +33,14 @@ def api_docs(document: Document) -> Html:
             tag("h1", "HTTP API"),
             tag(
                 "p",
-                f"fedbandit {document['info']['version']}. The same as a document for machines: ",
+                f"fedbandit {document['info']['version']}. Machine-readable: ",
                 tag("a", "openapi.json", href="/openapi.json"),
-                ". Calls carry the header ",
+                ". Requests carry the header ",
                 tag("code", "Authorization: Bearer <token>"),
                 ".",
                 class_="lead",
             ),
-            class_="page-head",
+            class_="view-head",
         ),
         [tag("section", tag("h2", name), found, class_="routes") for name, found in groups.items()],
         _problems(routes[0][2]["responses"]) if routes else None,
@@ -55,7 +55,7 @@ def _group(path: str) -> str:
         return "Agents"
     if path.startswith("/v1/models"):
         return "Models"
-    return "Tokens" if path.startswith("/v1/tokens") else "Watching"
+    return "Tokens" if path.startswith("/v1/tokens") else "Monitoring"
 
 
 def _route(path: str, method: str, operation: Document) -> Html:
@@ -85,8 +85,8 @@ def _worded(text: str) -> list[Child]:
 
 def _breakable(path: str) -> list[Child]:
     """A path that may be broken after a slash on a narrow screen."""
-    pieces = re.split(r"(?<=/)", path)
-    return [join(piece, Html("<wbr>")) for piece in pieces]
+    parts = re.split(r"(?<=/)", path)
+    return [join(piece, Html("<wbr>")) for piece in parts]
 
 
 def _parameters(found: list[Document]) -> Html:
@@ -145,5 +145,5 @@ def _problems(responses: Document) -> Html:
         for status, answer in sorted(responses.items())
         if status >= "400"
     ]
-    told = tag("p", "Every error is JSON of one shape: ", tag("code", '{"error": "sequence_gap", "message": "…"}'))
-    return tag("section", tag("h2", "Errors"), told, table("Errors", ["Status", "Meaning"], rows), class_="routes")
+    text = tag("p", "Every error is JSON of one shape: ", tag("code", '{"error": "sequence_gap", "message": "…"}'))
+    return tag("section", tag("h2", "Errors"), text, table("Errors", ["Status", "Meaning"], rows), class_="routes")

@@ -1,48 +1,58 @@
-"""All models at a glance."""
+"""All models in one table."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
-from fedbandit.dashboard.figures import Series, lately
-from fedbandit.dashboard.frame import Frame, Pieces, empty, figure_cell, figure_head, table, tile, tiles, url
-from fedbandit.dashboard.look import Look
+from fedbandit.dashboard.chart_series import ChartSeries, recent_means
+from fedbandit.dashboard.components import (
+    LiveParts,
+    RenderedView,
+    empty_state,
+    number_cell,
+    number_head,
+    table,
+    tile,
+    tiles,
+    url,
+    when,
+)
+from fedbandit.dashboard.data_sources import ViewContext
 from fedbandit.dashboard.markup import Html, join, tag
-from fedbandit.dashboard.words import count, number, plural, setting, size, when
+from fedbandit.service.formatting import count, number, plural, setting, size
 from fedbandit.service.model import Model
 from fedbandit.service.stores.base import Sample
 
-MAX_SPARKS = 40  # beyond these many models the little lines are left out
+MAX_SPARKS = 40  # only this many models have a line
 SPARK_POINTS = 60
 
 
-async def overview(look: Look) -> Frame:
-    """The front page."""
-    models = await look.sources.models()
-    pieces = Pieces()
+async def overview(context: ViewContext) -> RenderedView:
+    """The entry view."""
+    models = await context.sources.models()
+    parts = LiveParts()
     if not models:
-        body = pieces.add("models", _no_models())
+        body = parts.add("models", _no_models())
     else:
         names = [model.settings.name for model in models[:MAX_SPARKS]]
-        samples = await asyncio.gather(*(look.sources.samples(name) for name in names))
-        body = pieces.add("models", _totals(models), _table(models, dict(zip(names, samples, strict=True))))
+        samples = await asyncio.gather(*(context.sources.samples(name) for name in names))
+        body = parts.add("models", _totals(models), _table(models, dict(zip(names, samples, strict=True))))
     head = tag(
         "div",
         tag("h1", "Models"),
         tag("p", "Each model is one linear bandit that a fleet of agents learns together.", class_="lead"),
-        class_="page-head",
+        class_="view-head",
     )
-    return Frame("Models", join(head, body), pieces.found)
+    return RenderedView("Models", join(head, body), parts.found)
 
 
 def _no_models() -> Html:
     command = "fedbandit models create news --dim 5 --beta 0.5"
-    return empty(
+    return empty_state(
         "There is no model yet",
-        tag("p", "Create one, give an agent a token for it, and it shows up here by itself."),
+        tag("p", "Create one and enrol an agent; it appears here when it is created."),
         tag("pre", tag("code", command), tabindex=0),
-        tag("p", "Or try the ", tag("a", "simulation", href="/simulation"), ": it needs no agents."),
     )
 
 
@@ -62,33 +72,33 @@ def _totals(models: Sequence[Model]) -> Html:
 def _table(models: Sequence[Model], samples: dict[str, list[Sample]]) -> Html:
     heads = [
         "Model",
-        figure_head("Mean reward"),
-        tag("th", "lately, over time", scope="col", class_="wide-only"),
-        figure_head("Observations", wide_only=True),
-        figure_head("Exchanges", wide_only=True),
-        figure_head("Agents", wide_only=True),
+        number_head("Mean reward"),
+        tag("th", "recent, over time", scope="col", class_="wide-only"),
+        number_head("Observations", wide_only=True),
+        number_head("Exchanges", wide_only=True),
+        number_head("Agents", wide_only=True),
         tag("th", "Last change", scope="col"),
     ]
     rows = [_row(model, samples.get(model.settings.name, [])) for model in models]
-    return table("Models and where they stand", heads, rows, class_="models")
+    return table("Models", heads, rows, class_="models")
 
 
 def _row(model: Model, samples: list[Sample]) -> list[Html | str]:
     name = model.settings.name
-    line = lately([(sample.at, sample.n_obs, sample.reward_sum) for sample in samples])
+    line = recent_means([(sample.at, sample.n_obs, sample.reward_sum) for sample in samples])
     about = f"{plural(model.settings.dim, 'feature')}, α = {setting(model.settings.alpha)}"
     return [
         tag("th", tag("a", name, href=url("models", name)), tag("span", about, class_="note"), scope="row"),
-        figure_cell(number(model.reward_sum / model.n_obs if model.n_obs else None)),
+        number_cell(number(model.reward_sum / model.n_obs if model.n_obs else None)),
         tag("td", _spark(line), class_="wide-only"),
-        figure_cell(count(model.n_obs), wide_only=True),
-        figure_cell(count(model.n_uploads), wide_only=True),
-        figure_cell(count(model.n_agents), wide_only=True),
+        number_cell(count(model.n_obs), wide_only=True),
+        number_cell(count(model.n_uploads), wide_only=True),
+        number_cell(count(model.n_agents), wide_only=True),
         tag("td", when(samples[-1].at if samples else None, "no data yet")),
     ]
 
 
-def _spark(line: Series) -> Html | str:
+def _spark(line: ChartSeries) -> Html | str:
     values = [y for y in line.y if y is not None]
     if len(values) < 2:
         return ""

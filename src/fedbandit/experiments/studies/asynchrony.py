@@ -5,13 +5,15 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 
 from fedbandit.algorithms.catalog import AnyRule
-from fedbandit.experiments.figures import legend, log_scale, look_of, panels, short
+from fedbandit.experiments.baselines import alone, asynchronous, fed, shared, synchronous
+from fedbandit.experiments.claims import ABOVE, side
+from fedbandit.experiments.compare import Interval, interval, ratio
+from fedbandit.experiments.output.figures import legend, log_scale, panels, short, style_of
+from fedbandit.experiments.output.tables import Table, number, span
 from fedbandit.experiments.results import Cell, Group, Results
+from fedbandit.experiments.sharing_cost import baseline_note
 from fedbandit.experiments.spec import SIMULATE, make_spec
-from fedbandit.experiments.study import Answer, Size, Study
-from fedbandit.experiments.summary import interval, ratio
-from fedbandit.experiments.systems import alone, asynchronous, fed, shared, synchronous
-from fedbandit.experiments.tables import Table, number, span
+from fedbandit.experiments.study import Size, Study, StudyAnswer
 from fedbandit.simulation.participation import Bursts, Even, Outages, Participation, RandomEpisodes, Zipf
 from fedbandit.simulation.worlds import Uniform
 
@@ -52,7 +54,7 @@ def plan(size: Size) -> list[Cell]:
             for reach in (REACHED, WAITING):
                 if reach == WAITING and system not in FEDERATED:
                     continue
-                driver = dict(SIMULATE) if reach == REACHED else {"name": "mail", "reach": "active"}
+                driver = dict(SIMULATE) if reach == REACHED else {"name": "unreliable-network", "reach": "active"}
                 spec = make_spec(
                     _rule(system),
                     Uniform(dim=DIM),
@@ -65,7 +67,7 @@ def plan(size: Size) -> list[Cell]:
     return cells
 
 
-def analyse(results: Results) -> Answer:
+def analyse(results: Results) -> StudyAnswer:
     """Regret by pattern and system, reachable and not."""
     figure, (left, right) = panels(1, 2, width=12.5, height=5.2, sharey=True)
     patterns = results.each("pattern")
@@ -86,18 +88,19 @@ def analyse(results: Results) -> Answer:
     right.set_xscale("symlog", linthresh=10)
     right.xaxis.set_major_formatter(lambda value, _: short(value))
     log_scale(left, "x")
-    legend(figure, {system: look_of(system) for system in systems}, n_columns=3)
+    legend(figure, {system: style_of(system) for system in systems}, n_columns=3)
     spec = results.groups[0].spec
     caption = (
         f"M = {spec.n_agents}, T = {spec.n_rounds:,}, uniform world, d = {DIM}; FedLinUCB α = 1, Async-LinUCB γ = 6, "
         "DisLinUCB D = 20. Bars are 95 % intervals. Hollow: what the server sends waits until its addressee is active "
         "again."
     )
-    return Answer(_sentence(results), figure, caption, [_table(results)], _notes())
+    notes = [*_notes(), baseline_note([group.sharing_cost for group in results])]
+    return StudyAnswer(_sentence(results), figure, caption, [_table(results)], notes)
 
 
 def _dumbbell(axis: Axes, results: Results, pattern: str, system: str, height: float) -> None:
-    look = look_of(system)
+    look = style_of(system)
     for group in results.where(pattern=pattern, system=system):
         mean = group.mean("regret")
         hollow = group["reach"] == WAITING
@@ -117,7 +120,7 @@ def _dumbbell(axis: Axes, results: Results, pattern: str, system: str, height: f
 
 def _contacts(axis: Axes, results: Results, pattern: str, system: str, height: float) -> None:
     for group in results.where(pattern=pattern, system=system, reach=WAITING):
-        look = look_of(system)
+        look = style_of(system)
         value = interval(list(group.fact("for_others").values())).mean
         axis.barh(height, value, height=0.11, color=look.colour)
         axis.annotate(
@@ -149,29 +152,38 @@ def _offline(group: Group | None, reached: Group) -> list[object]:
 
 
 def _sentence(results: Results) -> str:
-    skew = {system: max(_times_even(results, system)) for system in FEDERATED}
-    worst = {system: max(_times_reached(results, system)) for system in FEDERATED}
+    skew = {system: max(_times_even(results, system), key=lambda r: r.mean) for system in FEDERATED}
+    worst = {system: max(_times_reached(results, system), key=lambda pair: pair[0].mean) for system in FEDERATED}
     letters = {system: _letters(results, system) for system in FEDERATED}
     return (
-        f"With a server that reaches everybody the worst pattern multiplies the regret by {skew['FedLinUCB']:.2f} for "
-        f"FedLinUCB, {skew['Async-LinUCB']:.2f} for Async-LinUCB and {skew['DisLinUCB']:.2f} for DisLinUCB. If only "
-        f"active agents can be reached, FedLinUCB's regret is at most {worst['FedLinUCB'][0]:.2f} times as large and "
-        f"it sends {number(letters['FedLinUCB'])} letters to inactive agents; DisLinUCB waits for the last agent "
-        f"before anybody learns, up to {worst['DisLinUCB'][0]:.2f} times the regret ({worst['DisLinUCB'][1]}), with "
-        f"{number(letters['DisLinUCB'])} such letters a run; Async-LinUCB needs {number(letters['Async-LinUCB'])}."
+        f"With a server that reaches everybody {_says_skew(results)} the regret of even participation (largest "
+        f"{span(skew['FedLinUCB'])} times for FedLinUCB, {span(skew['Async-LinUCB'])} for Async-LinUCB and "
+        f"{span(skew['DisLinUCB'])} for DisLinUCB). If only active agents can be reached, FedLinUCB's regret is "
+        f"{span(worst['FedLinUCB'][0])} times as large at worst and it sends {number(letters['FedLinUCB'])} letters to "
+        f"inactive agents; DisLinUCB waits for the last agent before anybody learns, at worst "
+        f"{span(worst['DisLinUCB'][0])} times the regret ({worst['DisLinUCB'][1]}), with "
+        f"{number(letters['DisLinUCB'])} such letters per run; Async-LinUCB needs {number(letters['Async-LinUCB'])}."
     )
 
 
-def _times_even(results: Results, system: str) -> list[float]:
+def _says_skew(results: Results) -> str:
+    times = [each for system in FEDERATED for each in _times_even(results, system)]
+    n_shown = sum(side(each, 1.0) == ABOVE for each in times)
+    verb = "is" if n_shown < 2 else "are"
+    return f"{n_shown or 'none'} of {len(times)} combinations of system and pattern {verb} shown to raise"
+
+
+def _times_even(results: Results, system: str) -> list[Interval]:
     even = results.one(pattern="even", system=system, reach=REACHED)
-    return [ratio(g.at("regret"), even.at("regret")).mean for g in results.where(system=system, reach=REACHED)]
+    groups = [group for group in results.where(system=system, reach=REACHED) if group["pattern"] != "even"]
+    return [ratio(group.at("regret"), even.at("regret")) for group in groups]
 
 
-def _times_reached(results: Results, system: str) -> list[tuple[float, str]]:
+def _times_reached(results: Results, system: str) -> list[tuple[Interval, str]]:
     found = []
     for group in results.where(system=system, reach=WAITING):
         reached = results.one(pattern=group["pattern"], system=system, reach=REACHED)
-        found.append((ratio(group.at("regret"), reached.at("regret")).mean, str(group["pattern"])))
+        found.append((ratio(group.at("regret"), reached.at("regret")), str(group["pattern"])))
     return found
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 
 from fedbandit.algorithms.catalog import AnyRule
-from fedbandit.experiments.figures import Look, band, label_ends, look_of, panels, short
+from fedbandit.experiments.baselines import asynchronous, fed, shared
+from fedbandit.experiments.claims import says_order
+from fedbandit.experiments.compare import difference
+from fedbandit.experiments.output.figures import SeriesStyle, band, label_ends, panels, short, style_of
+from fedbandit.experiments.output.tables import Table, number
 from fedbandit.experiments.results import Cell, Results
+from fedbandit.experiments.sharing_cost import baseline_note
 from fedbandit.experiments.spec import make_spec
-from fedbandit.experiments.study import Answer, Size, Study
-from fedbandit.experiments.systems import asynchronous, fed, shared
-from fedbandit.experiments.tables import Table, number
+from fedbandit.experiments.study import Size, Study, StudyAnswer
 from fedbandit.simulation.worlds import Uniform
 
 DIM, N_ROUNDS, BETA = 15, 30_000, 0.5
@@ -54,7 +57,7 @@ def plan(size: Size) -> list[Cell]:
     ]
 
 
-def analyse(results: Results) -> Answer:
+def analyse(results: Results) -> StudyAnswer:
     """Ours and theirs at the same rounds."""
     table = _table(results)
     figure, axes = panels(1, 2, width=10.5, height=3.7, sharey=True)
@@ -66,13 +69,14 @@ def analyse(results: Results) -> Answer:
         "Cumulative regret over rounds, mean and 95 % interval over our seeds; hollow diamonds are the published "
         "means, with twice their standard error."
     )
-    return Answer(_sentence(results), figure, caption, [table], _notes())
+    notes = [*_notes(), baseline_note([group.sharing_cost for group in results])]
+    return StudyAnswer(_sentence(results), figure, caption, [table], notes)
 
 
-def _panel(axis: Axes, results: Results, n_agents: int) -> list[tuple[str, float, Look]]:
+def _panel(axis: Axes, results: Results, n_agents: int) -> list[tuple[str, float, SeriesStyle]]:
     ends = []
     for group in results.where(M=n_agents):
-        look = look_of(group["system"])
+        look = style_of(group["system"])
         means = band(axis, group.rounds, group.curve("regret").values(), look)
         ends.append((group["system"], float(means[-1]), look))
         published, deviation, _ = PUBLISHED[n_agents, group["system"]]
@@ -98,7 +102,16 @@ def _table(results: Results) -> Table:
             beside = f"{ours.mean / theirs:.2f}"
             sent = group.mean("messages", t)
             rows.append([group["M"], group["system"], t, ours, theirs_text, beside, sent, messages.get(t)])
-    columns = ["M", "system", "round", "regret", "published", "ours / theirs", "messages", "published messages"]
+    columns = [
+        "M",
+        "system",
+        "round",
+        "regret",
+        "published ± 2 s.e.",
+        "ours / theirs",
+        "messages",
+        "published messages",
+    ]
     return Table("Regret and messages beside the published means", columns, rows)
 
 
@@ -108,18 +121,19 @@ def _sentence(results: Results) -> str:
         ours = {g["system"]: g.mean("regret").mean for g in results.where(M=n_agents)}
         sent = {g["system"]: g.mean("messages").mean for g in results.where(M=n_agents)}
         oful, fedlin, asyn = SYSTEMS
+        cost = results.one(M=n_agents, system=fedlin).sharing_cost
         parts.append(
             f"with {n_agents} agents FedLinUCB ends at regret {number(ours[fedlin])} with {number(sent[fedlin])} "
             f"messages, Async-LinUCB at {number(ours[asyn])} with {number(sent[asyn])}, and sharing everything at "
-            f"{number(ours[oful])} with {number(sent[oful])}"
+            f"{number(ours[oful])} with {number(sent[oful])} as a broadcast to all ({number(cost.two_per_decision)} "
+            f"as two messages per decision)"
         )
-    order = all(
-        a.mean("regret").mean < b.mean("regret").mean
+    steps = [
+        difference(a.at("regret"), b.at("regret"))
         for m in results.each("M")
         for a, b in zip(results.where(M=m), results.where(M=m)[1:], strict=False)
-    )
-    verdict = "The published order holds" if order else "The published order does not hold at this size"
-    return f"{verdict}: {'; '.join(parts)}. {_distance(results)}"
+    ]
+    return f"The published order {says_order(steps)}: {'; '.join(parts)}. {_distance(results)}"
 
 
 def _distance(results: Results) -> str:

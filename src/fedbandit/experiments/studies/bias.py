@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from fedbandit.algorithms.async_linucb import AsyncLinUCB
 from fedbandit.algorithms.catalog import AnyRule
-from fedbandit.experiments.figures import INK, band, label_ends, log_scale, look_of, panels
+from fedbandit.experiments.baselines import fed
+from fedbandit.experiments.claims import says_truth
+from fedbandit.experiments.compare import interval
+from fedbandit.experiments.output.figures import INK, band, label_ends, log_scale, panels, style_of
+from fedbandit.experiments.output.tables import Table, around
 from fedbandit.experiments.results import Cell, Results
 from fedbandit.experiments.spec import make_spec
-from fedbandit.experiments.study import Answer, Size, Study
-from fedbandit.experiments.summary import interval
-from fedbandit.experiments.systems import fed
-from fedbandit.experiments.tables import Table, around
+from fedbandit.experiments.study import Size, Study, StudyAnswer
 from fedbandit.simulation.worlds import Uniform
 
 BETA = 0.5
@@ -31,22 +32,22 @@ def plan(size: Size) -> list[Cell]:
     return [
         Cell(
             {"policy": policy},
-            make_spec(_rule(policy), world, n_agents=n_agents, n_rounds=2 * n_agents, driver={"name": "two-arms"}),
+            make_spec(_rule(policy), world, n_agents=n_agents, n_rounds=2 * n_agents, driver={"name": "appendix-a1"}),
             size.seeds(quick=12, full=20, tiny=4),
         )
         for policy in POLICIES
     ]
 
 
-def analyse(results: Results) -> Answer:
+def analyse(results: Results) -> StudyAnswer:
     """The server's mean reward of arm A, and its error in radii, as fleets grow."""
     figure, axes = panels(1, 2, width=10.5, height=3.5)
     for axis, measure in zip(axes, ("mean_reward", "error_in_radii"), strict=True):
         ends = []
         for group in results:
             agents = next(iter(group.runs.values())).columns["agents"]
-            means = band(axis, agents, group.curve(measure).values(), look_of(group["policy"]), marker=True)
-            ends.append((group["policy"], float(means[-1]), look_of(group["policy"])))
+            means = band(axis, agents, group.curve(measure).values(), style_of(group["policy"]), marker=True)
+            ends.append((group["policy"], float(means[-1]), style_of(group["policy"])))
         log_scale(axis)
         axis.set_xlabel("agents so far, two rounds each")
         label_ends(axis, ends)
@@ -57,7 +58,7 @@ def analyse(results: Results) -> Answer:
     words = "OFUL's radius promises less than 1"
     axes[1].text(0.99, 0.95, words, transform=axes[1].get_yaxis_transform(), ha="right", va="top", fontsize=8.5)
     caption = "Two arms, θ* = 0, rewards ±1 by a fair coin; means over seeds with 95 % intervals."
-    return Answer(_sentence(results), figure, caption, [_table(results)])
+    return StudyAnswer(_sentence(results), figure, caption, [_table(results)])
 
 
 def _table(results: Results) -> Table:
@@ -76,12 +77,12 @@ def _sentence(results: Results) -> str:
     a, b = lazy.mean("mean_reward"), eager.mean("mean_reward")
     error = eager.mean("error_in_radii")
     n_agents = lazy.spec.n_agents
-    lazy_says = "tells the truth" if a.contains(0.0) else "is off"
-    eager_says = "is biased, as the paper computes" if not b.contains(0.0) and b.contains(0.5) else "differs"
+    found = "inside" if b.contains(0.5) else "outside of"
     return (
-        f"After {n_agents:,} agents the server's mean reward of arm A is {around(a)} under FedLinUCB's lazy policy, "
-        f"which {lazy_says}, and {around(b)} under the eager policy of Async-LinUCB, which {eager_says} (truth 0, "
-        f"predicted 0.5); the eager estimate is then {error.mean:.1f} confidence radii from θ*."
+        f"After {n_agents:,} agents the server's mean reward of arm A (truth 0) is {around(a)} under FedLinUCB's lazy "
+        f"policy, which {says_truth(a, 0.0)}, and {around(b)} under the eager policy of Async-LinUCB, which "
+        f"{says_truth(b, 0.0)}, with the paper's 0.5 {found} the interval; the eager estimate is then "
+        f"{around(error)} confidence radii from θ*."
     )
 
 

@@ -9,16 +9,27 @@ from matplotlib.axes import Axes
 
 from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.core import radius
-from fedbandit.experiments.figures import INK, SERIES, Look, band, label_ends, log_scale, note, panels, points
-from fedbandit.experiments.hypercube import Hypercube
+from fedbandit.experiments.baselines import fed
+from fedbandit.experiments.claims import says_coverage
+from fedbandit.experiments.compare import Interval, exponent, interval, ratio, share
+from fedbandit.experiments.output.figures import (
+    INK,
+    SERIES,
+    SeriesStyle,
+    band,
+    label_ends,
+    log_scale,
+    note,
+    panels,
+    points,
+)
+from fedbandit.experiments.output.tables import Table, number, span
 from fedbandit.experiments.results import Cell, Group, Results
 from fedbandit.experiments.spec import make_spec
-from fedbandit.experiments.study import Answer, Size, Study
-from fedbandit.experiments.summary import Interval, exponent, interval, ratio, share
-from fedbandit.experiments.systems import fed
-from fedbandit.experiments.tables import Table, number, span
+from fedbandit.experiments.study import Size, Study, StudyAnswer
 from fedbandit.simulation.participation import Bursts, Even, Participation, Zipf
 from fedbandit.simulation.worlds import Adversarial, Sphere, Uniform, World
+from fedbandit.simulation.worlds.hypercube import Hypercube
 
 NOISE, DELTA = 0.3, 0.01
 RADII = ("fixed", "exogenous", "adaptive", "paper")
@@ -90,15 +101,15 @@ def _quitting_cells(size: Size) -> list[Cell]:
     world = Uniform(dim=d, noise=NOISE)
     return [
         Cell(
-            {"part": "quitting", "who": who},
-            make_spec(rule, world, n_agents=T, n_rounds=T, driver={"name": "quitting", **drivers[who]}),
+            {"part": "churn", "who": who},
+            make_spec(rule, world, n_agents=T, n_rounds=T, driver={"name": "churn", **drivers[who]}),
             size.seeds(quick=5, full=60, tiny=3),
         )
         for who in QUITTERS
     ]
 
 
-def analyse(results: Results) -> Answer:
+def analyse(results: Results) -> StudyAnswer:
     """Coverage and cost; the two alphas over M; who may leave."""
     figure, axes = panels(2, 2, width=11, height=3.4)
     _draw_coverage(axes[0], results)
@@ -112,7 +123,7 @@ def analyse(results: Results) -> Answer:
         "Bottom left: the largest error so far, when agents leave and take their buffers with them. Mean and 95 % "
         "intervals."
     )
-    return Answer(_sentence(results), figure, caption, tables, _notes(results))
+    return StudyAnswer(_sentence(results), figure, caption, tables, _notes(results))
 
 
 def _draw_coverage(axis: Axes, results: Results) -> None:
@@ -137,7 +148,7 @@ def _draw_alpha(axis: Axes, results: Results, measure: str) -> None:
     for place, look in zip(results.each("place"), SERIES, strict=False):
         for alpha, style in zip(ALPHAS, ("-", "--"), strict=True):
             groups = results.where(part="alpha", place=place, alpha=alpha)
-            drawn = Look(look.colour, style, look.marker)
+            drawn = SeriesStyle(look.colour, style, look.marker)
             points(axis, [g["M"] for g in groups], [g.mean(measure) for g in groups], drawn)
             if alpha == ALPHAS[0]:
                 ends.append((place, groups[-1].mean(measure).mean, drawn))
@@ -150,7 +161,7 @@ def _draw_alpha(axis: Axes, results: Results, measure: str) -> None:
 def _draw_quitting(axis: Axes, results: Results) -> None:
     ends = []
     for who, look in zip(QUITTERS, SERIES, strict=False):
-        group = results.one(part="quitting", who=who)
+        group = results.one(part="churn", who=who)
         means = band(axis, group.rounds, group.curve("worst_error").values(), look)
         ends.append((f"quits: {who}", float(means[-1]), look))
     axis.axhline(1.0, color=INK, linewidth=0.9)
@@ -203,7 +214,7 @@ def _alpha_table(results: Results) -> Table:
 def _quitting_table(results: Results) -> Table:
     rows = []
     for who in QUITTERS:
-        g = results.one(part="quitting", who=who)
+        g = results.one(part="churn", who=who)
         held = _covered(g)
         errors = f"{_fact(g, 'worst_error').mean:.2f} (at most {max(g.fact('worst_error').values()):.2f})"
         rows.append(
@@ -238,21 +249,20 @@ def _says_alpha(results: Results) -> str:
         M = max(results.each("M", place=place))
         ours, theirs = (results.one(part="alpha", place=place, M=M, alpha=a) for a in ALPHAS)
         regret, sent = (ratio(ours.at(m), theirs.at(m)) for m in ("regret", "messages"))
-        slopes = [_growth(results, place, a, "messages").mean for a in ALPHAS]
+        slopes = [span(_growth(results, place, a, "messages")) for a in ALPHAS]
         lines.append(
-            f"{place}: messages grow as M^{slopes[0]:.2f} against M^{slopes[1]:.2f}, and at M = {M} α = 1/M has "
-            f"{regret.mean:.2f} times the regret with {sent.mean:.2f} times the messages"
+            f"{place}: messages grow as M to the {slopes[0]} against {slopes[1]}, and at M = {M} α = 1/M has "
+            f"{span(regret)} times the regret with {span(sent)} times the messages"
         )
     return f"With the exogenous radius, {'; '.join(lines)}."
 
 
 def _says_quitting(results: Results) -> str:
-    held = {who: _covered(results.one(part="quitting", who=who)) for who in QUITTERS}
+    held = {who: _covered(results.one(part="churn", who=who)) for who in QUITTERS}
     counts = {who: f"{round(h.mean * h.n)} of {h.n}" for who, h in held.items()}
-    broken = held["disappointment"].mean < 0.5
     return (
         f"Where agents leave after a disappointing reward that radius "
-        f"{'fails as it must' if broken else 'still held here'}: covered in {counts['disappointment']} runs, against "
+        f"{says_coverage(held['disappointment'], 1 - DELTA)}: covered in {counts['disappointment']} runs, against "
         f"{counts['chance']} when as many leave by chance and {counts['nobody']} when nobody leaves."
     )
 

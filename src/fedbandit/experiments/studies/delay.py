@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.core.theory import adaptive_radius, max_epochs
-from fedbandit.experiments.figures import SERIES, label_ends, log_scale, panels, points
+from fedbandit.experiments.baselines import fed
+from fedbandit.experiments.claims import says_delay
+from fedbandit.experiments.compare import interval, ratio
+from fedbandit.experiments.output.figures import SERIES, label_ends, log_scale, panels, points
+from fedbandit.experiments.output.tables import Table, number, span
 from fedbandit.experiments.results import Cell, Group, Results
 from fedbandit.experiments.spec import make_spec
-from fedbandit.experiments.study import Answer, Size, Study
-from fedbandit.experiments.summary import interval, ratio
-from fedbandit.experiments.systems import fed
-from fedbandit.experiments.tables import Table, number, span
+from fedbandit.experiments.study import Size, Study, StudyAnswer
 from fedbandit.simulation.worlds import Uniform
 
 DIM, BETA, NOISE = 15, 0.5, 0.3
@@ -36,7 +37,7 @@ def plan(size: Size) -> list[Cell]:
                 Uniform(dim=DIM, noise=NOISE),
                 n_agents=n_agents,
                 n_rounds=n_rounds,
-                driver={"name": "mail", "patience": PATIENCE, **post},
+                driver={"name": "unreliable-network", "patience": PATIENCE, **post},
             ),
             size.seeds(quick=3, full=8),
         )
@@ -45,7 +46,7 @@ def plan(size: Size) -> list[Cell]:
     ]
 
 
-def analyse(results: Results) -> Answer:
+def analyse(results: Results) -> StudyAnswer:
     """Regret and effective alpha against delay and loss."""
     figure, axes = panels(1, 3, width=14, height=3.5)
     for setting, look in zip(results.each("setting"), SERIES, strict=False):
@@ -70,7 +71,7 @@ def analyse(results: Results) -> Answer:
         "Mean and 95 % interval; dotted: no delay. Effective α is the determinant's relative growth when the new model "
         f"arrives, over the later half of the exchanges. A lost message is sent again after {PATIENCE} rounds."
     )
-    return Answer(_sentence(results), figure, caption, [_table(results)], _notes(results))
+    return StudyAnswer(_sentence(results), figure, caption, [_table(results)], _notes(results))
 
 
 def _late_regret(results: Results, setting: str) -> float:
@@ -121,19 +122,15 @@ def _sentence(results: Results) -> str:
     base = results.one(setting=first, delay=0, loss=0.0)
     late = [g for g in results.where(setting=first, loss=0.0) if g["delay"] > 0]
     times = {g["delay"]: ratio(g.at("regret"), base.at("regret")) for g in late}
-    harmless = [delay for delay, r in times.items() if r.mean < 1.1]
     worst = max(times)
     own = worst / base.spec.n_agents
     lossy = [g for g in results.where(setting=first, delay=0) if g["loss"] > 0]
     most = lossy[-1]
     alpha = interval(list(late[-1].fact("effective_alpha_late").values())).mean
-    calm = (
-        f"up to {max(harmless)} rounds costs less than 10 %" if harmless else "of every length tried costs 10 % or more"
-    )
     return (
-        f"At {first} a delay {calm}; {worst:,} rounds ({number(own)} of an agent's own) multiply the regret by "
-        f"{times[worst].mean:.1f} and lift the effective α to {number(alpha)}. Losing {100 * most['loss']:.0f} % of "
-        f"all messages multiplies it by {ratio(most.at('regret'), base.at('regret')).mean:.1f}, and "
+        f"At {first} {says_delay(times)}; {worst:,} rounds ({number(own)} of an agent's own) multiply the regret by "
+        f"{span(times[worst], 1)} and make the effective α {number(alpha)}. Losing {100 * most['loss']:.0f} % of "
+        f"all messages multiplies it by {span(ratio(most.at('regret'), base.at('regret')), 1)}, and "
         f"{_says_count(results)}."
     )
 

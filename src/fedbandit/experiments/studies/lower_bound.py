@@ -6,14 +6,25 @@ import math
 
 from fedbandit.algorithms.catalog import AnyRule
 from fedbandit.core.theory import lower_bound_messages
-from fedbandit.experiments.figures import INK, SERIES, Look, label_ends, log_scale, look_of, panels, points
-from fedbandit.experiments.hypercube import Hypercube
+from fedbandit.experiments.baselines import alone, asynchronous, fed, shared, synchronous
+from fedbandit.experiments.claims import BELOW, says_few, side
+from fedbandit.experiments.compare import Interval, ratio
+from fedbandit.experiments.output.figures import (
+    INK,
+    SERIES,
+    SeriesStyle,
+    label_ends,
+    log_scale,
+    panels,
+    points,
+    style_of,
+)
+from fedbandit.experiments.output.tables import Table, number, span
 from fedbandit.experiments.results import Cell, Results
+from fedbandit.experiments.sharing_cost import baseline_note
 from fedbandit.experiments.spec import SIMULATE, make_spec
-from fedbandit.experiments.study import Answer, Size, Study
-from fedbandit.experiments.summary import Interval, ratio
-from fedbandit.experiments.systems import alone, asynchronous, fed, shared, synchronous
-from fedbandit.experiments.tables import Table, number, span
+from fedbandit.experiments.study import Size, Study, StudyAnswer
+from fedbandit.simulation.worlds.hypercube import Hypercube
 
 DIM, BETA = 5, 1.0
 PART = "some share, the rest alone"
@@ -23,10 +34,10 @@ QUICK_SHARES = (3.0, 2.0, 1.5, 1.2, 1.0, 0.7, 0.1, 1e-3, 1e-5, 1e-7)
 FULL_SHARES = (3.0, 2.0, 1.5, 1.3, 1.2, 1.1, 1.0, 0.8, 0.5, 0.2, 0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 
 
-def _looks() -> dict[str, Look]:
+def _looks() -> dict[str, SeriesStyle]:
     return {
         PART: SERIES[4],
-        **{name: look_of(name) for name in ("FedLinUCB", "Async-LinUCB", "DisLinUCB", "OFUL shared")},
+        **{name: style_of(name) for name in ("FedLinUCB", "Async-LinUCB", "DisLinUCB", "OFUL shared")},
     }
 
 
@@ -46,7 +57,7 @@ def plan(size: Size) -> list[Cell]:
         *(("FedLinUCB", s, fed(dim=DIM, beta=BETA, alpha=s * most), dict(SIMULATE)) for s in shares),
         *(("Async-LinUCB", s, asynchronous(dim=DIM, beta=BETA, gamma=1 + s * most), dict(SIMULATE)) for s in shares),
         *(("DisLinUCB", w, _waiting(w, own, most), dict(SIMULATE)) for w in waits),
-        *((PART, 1 / p, some, {"name": "subfleet", "members": n_agents // p}) for p in parts),
+        *((PART, 1 / p, some, {"name": "partial-federation", "members": n_agents // p}) for p in parts),
     ]
     seeds = size.seeds(quick=3, full=12, tiny=3)
     return [
@@ -75,7 +86,7 @@ def _relative(results: Results) -> dict[str, list[tuple[float, Interval]]]:
     return {system: sorted(values, key=lambda v: v[0]) for system, values in found.items()}
 
 
-def analyse(results: Results) -> Answer:
+def analyse(results: Results) -> StudyAnswer:
     """Relative regret over messages in units of the bound."""
     relative = _relative(results)
     figure, (axis,) = panels(1, 1, width=9, height=4.4)
@@ -120,7 +131,8 @@ def analyse(results: Results) -> Answer:
         f"Hypercube of d = {DIM}, noise 1, gap √(dM/T), M = {spec.n_agents}, T = {spec.n_rounds:,}: the instance on "
         "which one agent cannot learn the signs alone. Paired ratios, 95 % intervals."
     )
-    return Answer(_sentence(results, relative), figure, caption, [_table(results, relative)], _notes())
+    notes = [*_notes(), baseline_note([group.sharing_cost for group in results])]
+    return StudyAnswer(_sentence(results, relative), figure, caption, [_table(results, relative)], notes)
 
 
 def _table(results: Results, relative: dict[str, list[tuple[float, Interval]]]) -> Table:
@@ -135,22 +147,13 @@ def _sentence(results: Results, relative: dict[str, list[tuple[float, Interval]]
     spec = results.groups[0].spec
     unit = lower_bound_messages(n_agents=spec.n_agents, n_rounds=spec.n_rounds)
     every = [(x, r, system) for system, values in relative.items() for x, r in values]
-    few = [(r, system) for x, r, system in every if 0 < x < 1]
-    better = [r for r, _ in few if r.high < 0.95]
-    half = min(((x, system) for x, r, system in every if r.mean < 0.5), default=None)
-    best = min((r for r, _ in few), key=lambda r: r.mean, default=None)
+    few = [r for x, r, _ in every if 0 < x < 1]
+    half = min(((x, system) for x, r, system in every if side(r, 0.5) == BELOW), default=None)
     text = f"M/log(T/M) is {number(unit)} messages here. "
-    if best is None:
-        text += "No setting tried sends fewer, but some. "
-    elif better:
-        text += f"Below it {len(better)} of {len(few)} settings are better than independent learners by more than 5 %. "
-    else:
-        text += (
-            f"Below it none of {len(few)} settings beats independent learners by more than 5 % (best {span(best)}). "
-        )
+    text += f"Below it {says_few(few)}. " if few else "No setting tried sends fewer, but some. "
     if half is None:
-        return text + "No setting tried halves the regret."
-    return text + f"Halving the regret took at least {half[0]:.1f} times as many, by {half[1]}."
+        return text + "No setting tried is shown to halve the regret."
+    return text + f"The cheapest setting shown to halve the regret sends {half[0]:.1f} times as many ({half[1]})."
 
 
 def _notes() -> list[str]:

@@ -1,15 +1,17 @@
-"""The same traffic spread over more and more agents, up to a hundred thousand."""
+"""The same traffic spread over more and more agents."""
 
 from __future__ import annotations
 
 from fedbandit.algorithms.catalog import AnyRule
-from fedbandit.experiments.figures import label_ends, line, log_scale, look_of, panels, points
+from fedbandit.experiments.baselines import alone, fed
+from fedbandit.experiments.claims import says_change
+from fedbandit.experiments.compare import interval, ratio
+from fedbandit.experiments.output.figures import label_ends, line, log_scale, panels, points, style_of
+from fedbandit.experiments.output.tables import Table, number
 from fedbandit.experiments.results import Cell, Group, Results
+from fedbandit.experiments.sharing_cost import baseline_note
 from fedbandit.experiments.spec import make_spec
-from fedbandit.experiments.study import Answer, Size, Study
-from fedbandit.experiments.summary import interval
-from fedbandit.experiments.systems import alone, fed
-from fedbandit.experiments.tables import Table, number
+from fedbandit.experiments.study import Size, Study, StudyAnswer
 from fedbandit.simulation.worlds import Articles
 
 DIM, BETA, LAM = 10, 0.3, 0.1
@@ -37,13 +39,13 @@ def plan(size: Size) -> list[Cell]:
     ]
 
 
-def analyse(results: Results) -> Answer:
+def analyse(results: Results) -> StudyAnswer:
     """Regret, messages an agent and speed over M."""
     n_rounds = results.groups[0].spec.n_rounds
     figure, axes = panels(1, 3, width=12.5, height=3.5)
     for system in SYSTEMS:
         groups = results.where(system=system)
-        x, look = [group["M"] for group in groups], look_of(system)
+        x, look = [group["M"] for group in groups], style_of(system)
         points(axes[0], x, [interval([v / n_rounds for v in g.at("regret").values()]) for g in groups], look)
         line(axes[2], x, [_speed(g) for g in groups], look)
         if system != "OFUL independent":
@@ -54,7 +56,7 @@ def analyse(results: Results) -> Answer:
         log_scale(axis, "x")
         log_scale(axis, "y")
         if i == 0:
-            ends = [(s, results.where(system=s)[-1].mean("regret").mean / n_rounds, look_of(s)) for s in SYSTEMS]
+            ends = [(s, results.where(system=s)[-1].mean("regret").mean / n_rounds, style_of(s)) for s in SYSTEMS]
             label_ends(axis, ends)
     caption = (
         f"{n_rounds:,} rounds in all, whatever M: with more agents each has fewer of its own. Mean and 95 % interval."
@@ -62,8 +64,9 @@ def analyse(results: Results) -> Answer:
     notes = [
         f"Articles world, d = {DIM}, K = 10, β = {BETA}, λ = {LAM}, α = 1, one agent active a round, chosen evenly.",
         "Speed is in rounds a second of processor time, of the fastest seed.",
+        baseline_note([group.sharing_cost for group in results]),
     ]
-    return Answer(_sentence(results, n_rounds), figure, caption, [_table(results)], notes)
+    return StudyAnswer(_sentence(results, n_rounds), figure, caption, [_table(results)], notes)
 
 
 def _speed(group: Group) -> float:
@@ -82,15 +85,17 @@ def _table(results: Results) -> Table:
 
 def _sentence(results: Results, n_rounds: int) -> str:
     small, large = min(results.each("M")), max(results.each("M"))
-    plain, helped = ((results.one(M=large, system=s).mean("regret").mean) for s in SYSTEMS[:2])
-    base = results.one(M=small, system=SYSTEMS[0]).mean("regret").mean
+    plain, helped = (results.one(M=large, system=s).mean("regret").mean for s in SYSTEMS[:2])
+    base, most = (results.one(M=size, system=SYSTEMS[0]) for size in (small, large))
     lonely = results.one(M=large, system=SYSTEMS[2]).mean("regret").mean
-    sent = results.one(M=large, system=SYSTEMS[0]).mean("messages").mean / large
+    sent = most.mean("messages").mean
+    share = most.sharing_cost.of_two_per_decision(sent)
     return (
-        f"From {small:,} to {large:,} agents on the same {n_rounds:,} rounds FedLinUCB's regret grows from "
-        f"{number(base)} to {number(plain)} ({number(helped)} with join and arrival; independent learners "
-        f"{number(lonely)}), at {sent:.1f} messages an agent."
+        f"From {small:,} to {large:,} agents on the same {n_rounds:,} rounds FedLinUCB's regret "
+        f"{says_change(ratio(most.at('regret'), base.at('regret')))} from {number(base.mean('regret').mean)} to "
+        f"{number(plain)} ({number(helped)} with join and arrival; independent learners {number(lonely)}); with "
+        f"{large:,} agents it sends {sent / large:.1f} messages per agent, {share:.1%} of two messages per decision."
     )
 
 
-STUDY = Study("scaling", "What happens when the same traffic is spread over up to 100\u202f000 agents?", plan, analyse)
+STUDY = Study("scaling", "What happens when the same traffic is spread over more agents?", plan, analyse)

@@ -10,13 +10,15 @@ from matplotlib.axes import Axes
 
 from fedbandit.algorithms.catalog import AnyRule
 from fedbandit.core import radius
-from fedbandit.experiments.figures import LOOKS, legend, line, log_scale, look_of, panels
+from fedbandit.experiments.baselines import alone, asynchronous, fed, shared, synchronous
+from fedbandit.experiments.claims import ABOVE, BELOW, UNDECIDED, side
+from fedbandit.experiments.compare import Interval, log_interval
+from fedbandit.experiments.output.figures import LOOKS, legend, line, log_scale, panels, style_of
+from fedbandit.experiments.output.tables import Table, number, span
 from fedbandit.experiments.results import Cell, Group, Results
+from fedbandit.experiments.sharing_cost import baseline_note
 from fedbandit.experiments.spec import make_spec
-from fedbandit.experiments.study import Answer, Size, Study
-from fedbandit.experiments.summary import Interval, log_interval
-from fedbandit.experiments.systems import alone, asynchronous, fed, shared, synchronous
-from fedbandit.experiments.tables import Table, number, span
+from fedbandit.experiments.study import Size, Study, StudyAnswer
 from fedbandit.simulation.participation import Even, Participation, Zipf
 from fedbandit.simulation.worlds import Articles, Uniform, World
 
@@ -76,7 +78,7 @@ def plan(size: Size) -> list[Cell]:
     return cells
 
 
-def analyse(results: Results) -> Answer:
+def analyse(results: Results) -> StudyAnswer:
     """One panel for each place; where the options help at equal messages, and where they do not."""
     places = _places(results)
     columns = 4
@@ -98,7 +100,8 @@ def analyse(results: Results) -> Answer:
         "over seeds). Lower left is better. Grey line: independent learners; black line: everything shared."
     )
     sentence = f"{_sentence(gains)} {_says_front(results, places)}"
-    return Answer(sentence, figure, caption, [_gain_table(gains), _front_table(results, places)], _notes())
+    notes = [*_notes(), baseline_note([group.sharing_cost for group in results])]
+    return StudyAnswer(sentence, figure, caption, [_gain_table(gains), _front_table(results, places)], notes)
 
 
 Place = dict[str, object]
@@ -118,9 +121,9 @@ def _panel(axis: Axes, results: Results, place: Place) -> None:
         groups = results.where(**place, system=family)
         xy = sorted((g.mean("messages").mean, g.mean("regret").mean) for g in groups)
         kept = [(x, y) for x, y in xy if x > 0]
-        line(axis, [x for x, _ in kept], [y for _, y in kept], look_of(family), markersize=4, linewidth=1.3)
+        line(axis, [x for x, _ in kept], [y for _, y in kept], style_of(family), markersize=4, linewidth=1.3)
     for name in ("OFUL independent", "OFUL shared"):
-        look = look_of(name)
+        look = style_of(name)
         level = results.one(**place, system=name).mean("regret").mean
         axis.axhline(level, color=look.colour, linestyle=look.line, linewidth=1.1)
     axis.set_title(_title(place), fontsize=8)
@@ -164,7 +167,7 @@ def _gain_table(gains: Sequence[Gain]) -> Table:
     def verdict(value: Interval | None) -> str:
         if value is None or not math.isfinite(value.half):
             return "–"
-        return "helps" if value.high < 1 else ("hurts" if value.low > 1 else "no clear gain")
+        return {BELOW: "helps", ABOVE: "hurts", UNDECIDED: "no clear gain"}[side(value, 1.0)]
 
     rows = [[*place.values(), cell(a), verdict(a), cell(b), verdict(b)] for place, a, b in gains]
     columns = ["world", "M", "participation", "noise", "join + arrival", "it", "spectral", "it"]
@@ -184,7 +187,7 @@ def _says_front(results: Results, places: Sequence[Place]) -> str:
     held = {family: sum(count[family][0] for count in counts) for family in FAMILIES}
     every = {family: sum(count[family][1] for count in counts) for family in FAMILIES}
     parts = [f"{held[f]} of {every[f]} of {f}" for f in sorted(FAMILIES, key=lambda f: -held[f] / max(every[f], 1))]
-    return f"On the Pareto fronts lie {', '.join(parts)}."
+    return f"On the Pareto fronts of the means lie {', '.join(parts)}."
 
 
 def _front_table(results: Results, places: Sequence[Place]) -> Table:
@@ -201,19 +204,20 @@ def _sentence(gains: Sequence[Gain]) -> str:
     known = [(place, value) for place, value, _ in gains if value is not None and math.isfinite(value.half)]
     if not known:
         return "The curves do not overlap enough to compare them at equal messages."
-    helps = [(p, v) for p, v in known if v.high < 1]
-    others = [(p, v) for p, v in known if v.high >= 1]
+    helps, others, hurts = ([(p, v) for p, v in known if side(v, 1.0) == which] for which in (BELOW, UNDECIDED, ABOVE))
     best = min(known, key=lambda item: item[1].mean)
     text = (
         f"At equal messages join and arrival help FedLinUCB in {len(helps)} of {len(known)} places, most in "
-        f"{_title(best[0])} (regret times {best[1].mean:.2f})"
+        f"{_title(best[0])} (regret times {span(best[1])})"
     )
+    if hurts:
+        text += f"; they hurt in {len(hurts)}, " + "; ".join(f"{_title(p)} ({span(v)})" for p, v in hurts[:4])
     if others:
         worst = sorted(others, key=lambda item: -item[1].mean)
-        named = "; ".join(f"{_title(p)} ({v.mean:.2f})" for p, v in worst[:4])
-        text += f"; no clear gain in {len(others)}, the worst of them {named}"
+        named = "; ".join(f"{_title(p)} ({span(v)})" for p, v in worst[:4])
+        text += f"; undecided in {len(others)}, with the largest means in {named}"
     spectral = [b for _, _, b in gains if b is not None and math.isfinite(b.half)]
-    saved = sum(v.high < 1 for v in spectral)
+    saved = sum(side(v, 1.0) == BELOW for v in spectral)
     return f"{text}. The spectral trigger helps in {number(saved)} of {len(spectral)}."
 
 

@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 from fedbandit.errors import InvalidParameter
-from fedbandit.service.ledger import Incoming, Outcome
-from fedbandit.service.model import Model, ModelSettings, alpha_of
+from fedbandit.service.exchange.ledger import IncomingUpload, Outcome
+from fedbandit.service.model import Model, alpha_of
+from fedbandit.wire.settings import ModelSettings
 
 Role = Literal["admin", "viewer", "agent"]
-SORTS = ("name", "last_seen", "n_obs", "n_uploads", "created", "growth", "waiting", "mean_reward")
+SORTS = ("name", "last_seen", "n_obs", "n_uploads", "created", "growth", "unsent", "mean_reward")
 MAX_PER_PAGE = 500
 MAX_EVENTS = 1_000  # kept for each model
 MAX_SAMPLES = 1_200  # kept for each model; older ones are thinned out by half when there are more
@@ -28,7 +29,7 @@ class Principal:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ModelState:
     """A model with its packed sums, read together."""
 
     model: Model
@@ -36,7 +37,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedBatch:
     """What a batch led to: the new state, and for each upload what is acknowledged or why it was refused."""
 
     model: Model
@@ -46,12 +47,13 @@ class Merged:
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class AgentRecord:
     """An agent as an operator sees it."""
 
     name: str
     created: float
     revoked: bool
+    quarantined: bool
     last_seen: float | None
     incarnation: str
     sequence: int
@@ -61,8 +63,13 @@ class Agent:
     n_bytes: int
     growth: float
     growth_most: float
-    waiting: int
+    unsent: int
     model_version: int
+
+    @property
+    def counts(self) -> bool:
+        """Whether something of this agent is in the model."""
+        return self.n_uploads > 0 and not self.quarantined
 
     def to_dict(self) -> dict[str, Any]:
         """What the agent routes answer."""
@@ -92,6 +99,8 @@ class PageQuery:
             raise InvalidParameter(f"expected sort to be one of {', '.join(SORTS)}, got {self.sort[:50]!r}")
         if len(self.search) > 200:
             raise InvalidParameter("expected a search of at most 200 characters")
+        if "\0" in self.search:
+            raise InvalidParameter("expected a search without NUL characters")
 
     @property
     def key(self) -> str:
@@ -113,26 +122,27 @@ class PageQuery:
 class AgentPage:
     """One page, and how many agents the search found altogether."""
 
-    agents: list[Agent]
+    agents: list[AgentRecord]
     total: int
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetSummary:
     """All agents of a model in a few numbers."""
 
     n_agents: int = 0
     n_active: int = 0  # heard of since a given moment
     n_silent: int = 0  # never heard of
     n_revoked: int = 0
-    n_waiting: int = 0  # agents that reported observations in their buffers
-    waiting: int = 0  # those observations, as of each agent's last upload
+    n_with_unsent: int = 0  # agents that reported observations in their buffers
+    unsent: int = 0  # those observations, as of each agent's last upload
     last_seen: float | None = None
+    n_quarantined: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something an operator wants to know of: joined, revoked, refused and why, forgotten."""
+    """Something an operator wants to know of: enrolled, renewed, revoked, refused and why, forgotten."""
 
     at: float
     kind: str
@@ -155,7 +165,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class HistoryEntry:
     """An entry for a model's history, by its uid so that a deleted model's are dropped."""
 
     uid: str
@@ -191,7 +201,7 @@ class Store(Protocol):
         """A model without its sums."""
         ...
 
-    async def state(self, model: str) -> State:
+    async def state(self, model: str) -> ModelState:
         """A model with its sums."""
         ...
 
@@ -199,7 +209,7 @@ class Store(Protocol):
         """Remove a model, its agents and their tokens."""
         ...
 
-    async def merge(self, model: str, batch: Sequence[Incoming], *, now: float) -> Merged:
+    async def merge(self, model: str, batch: Sequence[IncomingUpload], *, now: float) -> MergedBatch:
         """Fold a batch in one transaction: each upload is counted once, answered as a retry, or refused by itself."""
         ...
 
@@ -209,7 +219,7 @@ class Store(Protocol):
         """Let an agent in; with `renew` one that exists gets a new token, and is revoked no more."""
         ...
 
-    async def agent(self, model: str, agent: str) -> Agent:
+    async def agent(self, model: str, agent: str) -> AgentRecord:
         """One agent."""
         ...
 
@@ -217,7 +227,7 @@ class Store(Protocol):
         """A page of agents."""
         ...
 
-    async def fleet(self, model: str, *, since: float) -> Fleet:
+    async def fleet(self, model: str, *, since: float) -> FleetSummary:
         """All agents in a few numbers; active are those heard of since then."""
         ...
 
@@ -231,6 +241,13 @@ class Store(Protocol):
 
     async def forget(self, model: str, agent: str, *, now: float) -> Model:
         """State = λI + the other agents' sums; the agent's incarnation is retired, so that no retry brings it back."""
+        ...
+
+    async def quarantine(self, model: str, agent: str, *, on: bool, now: float) -> Model:
+        """Take an agent's sum out of the state, or put it back: state = λI + the sums of agents not in quarantine.
+
+        Uploads of an agent in quarantine are merged once like all others, into its own sum. No change if it is so.
+        """
         ...
 
     # -- tokens of people
@@ -253,7 +270,7 @@ class Store(Protocol):
 
     # -- history
 
-    async def record(self, notes: Sequence[Note]) -> None:
+    async def record(self, notes: Sequence[HistoryEntry]) -> None:
         """Add to the models' histories, and drop what is over the limits."""
         ...
 

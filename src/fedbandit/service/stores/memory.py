@@ -12,23 +12,24 @@ from typing import Any
 import numpy as np
 
 from fedbandit.errors import AlreadyExists, UnknownAgent, UnknownModel
-from fedbandit.service.ledger import FORGOTTEN, AgentRow, Fold, Incoming
-from fedbandit.service.model import Model, ModelSettings, totals_of
+from fedbandit.service.exchange.ledger import FORGOTTEN, MAX_RETIRED, AgentRow, Fold, IncomingUpload
+from fedbandit.service.model import Model, totals_of
 from fedbandit.service.stores.base import (
     MAX_EVENTS,
     MAX_SAMPLES,
-    Agent,
     AgentPage,
+    AgentRecord,
     Event,
-    Fleet,
-    Merged,
-    Note,
+    FleetSummary,
+    HistoryEntry,
+    MergedBatch,
+    ModelState,
     PageQuery,
     Principal,
     Role,
     Sample,
-    State,
 )
+from fedbandit.wire.settings import ModelSettings
 
 
 @dataclass(slots=True)
@@ -36,7 +37,6 @@ class _Entry:
     model: Model
     packed: bytes
     agents: dict[str, AgentRow] = field(default_factory=dict)
-    created: dict[str, float] = field(default_factory=dict)
     retired: dict[tuple[str, str], str] = field(default_factory=dict)
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     samples: list[Sample] = field(default_factory=list)
@@ -74,9 +74,9 @@ class MemoryStore:
     async def load(self, model: str) -> Model:
         return _counted(self._entry(model))
 
-    async def state(self, model: str) -> State:
+    async def state(self, model: str) -> ModelState:
         entry = self._entry(model)
-        return State(_counted(entry), entry.packed)
+        return ModelState(_counted(entry), entry.packed)
 
     async def delete(self, model: str) -> None:
         entry = self._entry(model)
@@ -84,11 +84,12 @@ class MemoryStore:
             del self._agent_tokens[row.token_hash]
         del self._models[model]
 
-    async def merge(self, model: str, batch: Sequence[Incoming], *, now: float) -> Merged:
+    async def merge(self, model: str, batch: Sequence[IncomingUpload], *, now: float) -> MergedBatch:
         entry = self._entry(model)
         before = entry.model
         fold = Fold(
-            before.settings.dim,
+            before.settings,
+            before.uid,
             before.version,
             np.frombuffer(entry.packed, dtype="<f8").copy(),
             before.growth,
@@ -97,14 +98,16 @@ class MemoryStore:
         )
         outcomes = fold.run(batch, now=now)
         entry.retired.update(fold.newly_retired)
+        for agent in {name for name, _ in fold.newly_retired}:
+            _trim_retired(entry, agent)
         self._settle(entry, fold)
-        return Merged(_counted(entry), entry.packed, outcomes, fold.n_uploads)
+        return MergedBatch(_counted(entry), entry.packed, outcomes, fold.n_uploads)
 
     def _settle(self, entry: _Entry, fold: Fold) -> None:
         if not fold.n_uploads:
             return
         entry.packed = fold.state.tobytes()
-        n_obs, reward_sum, reward_sq_sum = totals_of(entry.packed, fold.dim)
+        n_obs, reward_sum, reward_sq_sum = totals_of(entry.packed, fold.settings.dim)
         entry.model = replace(
             entry.model,
             version=fold.version,
@@ -124,14 +127,13 @@ class MemoryStore:
         if row is not None and not renew:
             raise AlreadyExists(f"there is an agent {agent!r} in model {model!r} already")
         if row is None:
-            entry.agents[agent] = AgentRow(agent, token_hash)
-            entry.created[agent] = now
+            entry.agents[agent] = AgentRow(agent, token_hash, created=now)
         else:
             del self._agent_tokens[row.token_hash]
             row.token_hash, row.revoked = token_hash, False
         self._agent_tokens[token_hash] = (model, agent)
 
-    async def agent(self, model: str, agent: str) -> Agent:
+    async def agent(self, model: str, agent: str) -> AgentRecord:
         return _seen(self._entry(model), self._row(model, agent))
 
     async def agents(self, model: str, query: PageQuery) -> AgentPage:
@@ -142,17 +144,18 @@ class MemoryStore:
         found.sort(key=_sort_key(query.key), reverse=query.descending)
         return AgentPage(found[query.offset : query.offset + query.per_page], len(found))
 
-    async def fleet(self, model: str, *, since: float) -> Fleet:
+    async def fleet(self, model: str, *, since: float) -> FleetSummary:
         rows = self._entry(model).agents.values()
         seen = [row.last_seen for row in rows if row.last_seen is not None]
-        return Fleet(
+        return FleetSummary(
             n_agents=len(rows),
             n_active=sum(at >= since for at in seen),
             n_silent=len(rows) - len(seen),
             n_revoked=sum(row.revoked for row in rows),
-            n_waiting=sum(row.waiting > 0 for row in rows),
-            waiting=sum(row.waiting for row in rows),
+            n_with_unsent=sum(row.unsent > 0 for row in rows),
+            unsent=sum(row.unsent for row in rows),
             last_seen=max(seen, default=None),
+            n_quarantined=sum(row.quarantined for row in rows),
         )
 
     async def contribution(self, model: str, agent: str) -> bytes | None:
@@ -168,16 +171,35 @@ class MemoryStore:
         for name, incarnation in list(entry.retired):
             if name == agent:
                 entry.retired[name, incarnation] = FORGOTTEN
-        entry.agents[agent] = AgentRow(agent, row.token_hash, row.revoked, last_seen=row.last_seen)
+        _trim_retired(entry, agent)
+        entry.agents[agent] = AgentRow(
+            agent,
+            row.token_hash,
+            row.revoked,
+            last_seen=row.last_seen,
+            created=row.created,
+            quarantined=row.quarantined,
+        )
+        return self._summed_again(entry)
+
+    async def quarantine(self, model: str, agent: str, *, on: bool, now: float) -> Model:
+        entry, row = self._entry(model), self._row(model, agent)
+        if row.quarantined == on:
+            return _counted(entry)
+        row.quarantined = on
+        return self._summed_again(entry)
+
+    def _summed_again(self, entry: _Entry) -> Model:
         state = np.frombuffer(entry.model.settings.prior(), dtype="<f8").copy()
         for other in entry.agents.values():
-            if other.total is not None:
+            if other.total is not None and not other.quarantined:
                 state += np.frombuffer(other.total, dtype="<f8")
         entry.packed = state.tobytes()
         n_obs, reward_sum, reward_sq_sum = totals_of(entry.packed, entry.model.settings.dim)
         entry.model = replace(
             entry.model,
             version=entry.model.version + 1,
+            generation=entry.model.generation + 1,
             n_obs=n_obs,
             reward_sum=reward_sum,
             reward_sq_sum=reward_sq_sum,
@@ -210,7 +232,7 @@ class MemoryStore:
 
     # -- history
 
-    async def record(self, notes: Sequence[Note]) -> None:
+    async def record(self, notes: Sequence[HistoryEntry]) -> None:
         entries = {entry.model.uid: entry for entry in self._models.values()}
         for note in notes:
             entry = entries.get(note.uid)
@@ -245,15 +267,23 @@ class MemoryStore:
         return row
 
 
+def _trim_retired(entry: _Entry, agent: str) -> None:
+    """The newest stay; a dictionary keeps the order in which they came."""
+    lives = [key for key in entry.retired if key[0] == agent]
+    for key in lives[: max(len(lives) - MAX_RETIRED, 0)]:
+        del entry.retired[key]
+
+
 def _counted(entry: _Entry) -> Model:
     return replace(entry.model, n_agents=len(entry.agents))
 
 
-def _seen(entry: _Entry, row: AgentRow) -> Agent:
-    return Agent(
+def _seen(entry: _Entry, row: AgentRow) -> AgentRecord:
+    return AgentRecord(
         name=row.name,
-        created=entry.created[row.name],
+        created=row.created,
         revoked=row.revoked,
+        quarantined=row.quarantined,
         last_seen=row.last_seen,
         incarnation=row.incarnation,
         sequence=row.sequence,
@@ -263,12 +293,12 @@ def _seen(entry: _Entry, row: AgentRow) -> Agent:
         n_bytes=row.n_bytes,
         growth=row.growth,
         growth_most=row.growth_most,
-        waiting=row.waiting,
+        unsent=row.unsent,
         model_version=row.model_version,
     )
 
 
-def _sort_key(key: str) -> Callable[[Agent], Any]:
+def _sort_key(key: str) -> Callable[[AgentRecord], Any]:
     if key == "mean_reward":
         return lambda agent: agent.reward_sum / agent.n_obs if agent.n_obs else 0.0
     if key == "last_seen":

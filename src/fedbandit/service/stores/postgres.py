@@ -11,27 +11,29 @@ import asyncpg
 import numpy as np
 
 from fedbandit.errors import AlreadyExists, StoreUnavailable, UnknownAgent, UnknownModel
-from fedbandit.service.ledger import FORGOTTEN, Fold, Incoming
-from fedbandit.service.model import Model, ModelSettings
+from fedbandit.service.exchange.ledger import FORGOTTEN, MAX_RETIRED, Fold, IncomingUpload
+from fedbandit.service.model import Model
 from fedbandit.service.stores import rows, schema
 from fedbandit.service.stores.base import (
     MAX_EVENTS,
     MAX_SAMPLES,
-    Agent,
     AgentPage,
+    AgentRecord,
     Event,
-    Fleet,
-    Merged,
-    Note,
+    FleetSummary,
+    HistoryEntry,
+    MergedBatch,
+    ModelState,
     PageQuery,
     Principal,
     Role,
     Sample,
-    State,
 )
+from fedbandit.wire.settings import ModelSettings
 
 MIGRATION_LOCK = 0x66656462  # "fedb": replicas that start together migrate one after the other
 COMMAND_TIMEOUT_S = 30.0
+NUL = "\0"  # PostgreSQL's text cannot hold it, so nothing has a name with it
 SESSION = {
     "application_name": "fedbandit",
     "synchronous_commit": "on",
@@ -45,13 +47,13 @@ WITH new AS (
     SELECT * FROM unnest(
         $1::text[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::float8[], $7::bigint[], $8::float8[],
         $9::float8[], $10::bigint[], $11::bigint[], $12::float8[], $13::bytea[], $14::bigint[]
-    ) AS new (incarnation, sequence, digest, n_uploads, n_obs, reward_sum, n_bytes, growth, growth_most, waiting,
+    ) AS new (incarnation, sequence, digest, n_uploads, n_obs, reward_sum, n_bytes, growth, growth_most, unsent,
               model_version, last_seen, total, id)
 ), booked AS (
     UPDATE agents SET
         incarnation = new.incarnation, sequence = new.sequence, digest = new.digest, n_uploads = new.n_uploads,
         n_obs = new.n_obs, reward_sum = new.reward_sum, n_bytes = new.n_bytes, growth = new.growth,
-        growth_most = new.growth_most, waiting = new.waiting, model_version = new.model_version,
+        growth_most = new.growth_most, unsent = new.unsent, model_version = new.model_version,
         last_seen = new.last_seen, total = new.total
     FROM new WHERE agents.id = new.id
 )
@@ -61,7 +63,7 @@ UPDATE models SET
 WHERE id = $26
 """
 _RETIRE = (
-    "INSERT INTO retired (agent_id, incarnation, reason) VALUES ($1, $2, $3) "
+    "INSERT INTO retired (agent_id, incarnation, reason, at) VALUES ($1, $2, $3, $4) "
     "ON CONFLICT (agent_id, incarnation) DO UPDATE SET reason = excluded.reason"
 )
 
@@ -144,17 +146,17 @@ class PostgresStore:
         async with self._connection() as connection:
             return rows.model_of(await _model_row(connection, model))
 
-    async def state(self, model: str) -> State:
+    async def state(self, model: str) -> ModelState:
         async with self._connection() as connection:
             row = await _model_row(connection, model, ", state")
-        return State(rows.model_of(row), row["state"])
+        return ModelState(rows.model_of(row), row["state"])
 
     async def delete(self, model: str) -> None:
         async with self._connection() as connection:
-            if await connection.execute("DELETE FROM models WHERE name = $1", model) == "DELETE 0":
+            if NUL in model or await connection.execute("DELETE FROM models WHERE name = $1", model) == "DELETE 0":
                 raise UnknownModel(f"there is no model {model!r}")
 
-    async def merge(self, model: str, batch: Sequence[Incoming], *, now: float) -> Merged:
+    async def merge(self, model: str, batch: Sequence[IncomingUpload], *, now: float) -> MergedBatch:
         async with self._transaction() as connection:
             # The lock comes first, in a statement of its own: what is read after it is what the last holder wrote.
             row = await _model_row(connection, model, ", state", lock=True)
@@ -162,13 +164,13 @@ class PostgresStore:
             fold = await _fold(connection, row["id"], before, packed, batch)
             outcomes = fold.run(batch, now=now)
             if fold.n_uploads == 0:
-                return Merged(before, packed, outcomes, 0)
+                return MergedBatch(before, packed, outcomes, 0)
             after, packed = rows.folded(before, fold)
             agents = zip(*(rows.agent_values(agent) for agent in fold.changed.values()), strict=True)
             await connection.execute(_WRITE, *map(list, agents), *rows.model_values(after, packed), row["id"])
             for (name, life), why in fold.newly_retired.items():
-                await connection.execute(_RETIRE, fold.agents[name].id, life, why)
-        return Merged(after, packed, outcomes, fold.n_uploads)
+                await _retire(connection, fold.agents[name].id, life, why, now)
+        return MergedBatch(after, packed, outcomes, fold.n_uploads)
 
     # -- agents
 
@@ -188,7 +190,7 @@ class PostgresStore:
                 raise AlreadyExists(f"there is an agent {agent!r} in model {model!r} already")
             await connection.execute("UPDATE models SET n_agents = n_agents + 1 WHERE id = $1", model_id)
 
-    async def agent(self, model: str, agent: str) -> Agent:
+    async def agent(self, model: str, agent: str) -> AgentRecord:
         async with self._connection() as connection:
             return rows.agent_of(await _agent_row(connection, model, agent, rows.AGENT_COLUMNS))
 
@@ -202,7 +204,7 @@ class PostgresStore:
             total = await connection.fetchval(f"SELECT COUNT(*) FROM agents WHERE {where}", model_id, query.search)
         return AgentPage([rows.agent_of(row) for row in found], total)
 
-    async def fleet(self, model: str, *, since: float) -> Fleet:
+    async def fleet(self, model: str, *, since: float) -> FleetSummary:
         query = rows.FLEET.format(since="$1", model="$2")
         async with self._connection() as connection:
             model_id = (await _model_row(connection, model))["id"]
@@ -225,19 +227,22 @@ class PostgresStore:
             row = await _model_row(connection, model, lock=True)
             known = await _agent_row(connection, model, agent, "id, incarnation")
             if known["incarnation"]:
-                await connection.execute(_RETIRE, known["id"], known["incarnation"], FORGOTTEN)
+                await _retire(connection, known["id"], known["incarnation"], FORGOTTEN, now)
             await connection.execute("UPDATE retired SET reason = $1 WHERE agent_id = $2", FORGOTTEN, known["id"])
             await connection.execute(rows.CLEAR_AGENT.format(id="$1", empty="''"), known["id"])
-            before = rows.model_of(row)
-            total = np.frombuffer(before.settings.prior(), dtype="<f8").copy()
-            others = "SELECT total FROM agents WHERE model_id = $1 AND total IS NOT NULL ORDER BY id"
-            async for other in connection.cursor(others, row["id"], prefetch=100):
-                total += np.frombuffer(other["total"], dtype="<f8")
-            after = rows.with_totals(rows.next_version(before), total.tobytes())
-            await connection.execute(
-                _WRITE, *([] for _ in range(14)), *rows.model_values(after, total.tobytes()), row["id"]
-            )
-        return after
+            return await _summed_again(connection, row)
+
+    async def quarantine(self, model: str, agent: str, *, on: bool, now: float) -> Model:
+        async with self._transaction() as connection:
+            row = await _model_row(connection, model, lock=True)
+            agent_id = (await _agent_row(connection, model, agent, "id"))["id"]
+            if on:
+                add = "INSERT INTO quarantined VALUES ($1, $2) ON CONFLICT DO NOTHING"
+                is_changed = await connection.execute(add, agent_id, now) != "INSERT 0 0"
+            else:
+                remove = "DELETE FROM quarantined WHERE agent_id = $1"
+                is_changed = await connection.execute(remove, agent_id) != "DELETE 0"
+            return await _summed_again(connection, row) if is_changed else rows.model_of(row)
 
     # -- tokens of people
 
@@ -267,12 +272,14 @@ class PostgresStore:
         return [Principal(row["role"], row["name"]) for row in found]
 
     async def drop_token(self, name: str) -> bool:
+        if NUL in name:
+            return False
         async with self._connection() as connection:
             return bool(await connection.execute("DELETE FROM tokens WHERE name = $1", name) != "DELETE 0")
 
     # -- history
 
-    async def record(self, notes: Sequence[Note]) -> None:
+    async def record(self, notes: Sequence[HistoryEntry]) -> None:
         async with self._transaction() as connection:
             found = await connection.fetch(
                 "SELECT uid, id FROM models WHERE uid = ANY($1::text[]) ORDER BY id FOR SHARE",
@@ -327,7 +334,7 @@ async def _migrate(connection: Any) -> None:
 
 async def _model_row(connection: Any, model: str, more: str = "", *, lock: bool = False) -> Any:
     query = f"SELECT {rows.MODEL_COLUMNS}{more} FROM models WHERE name = $1{' FOR UPDATE' if lock else ''}"
-    row = await connection.fetchrow(query, model)
+    row = None if NUL in model else await connection.fetchrow(query, model)
     if row is None:
         raise UnknownModel(f"there is no model {model!r}")
     return row
@@ -335,13 +342,14 @@ async def _model_row(connection: Any, model: str, more: str = "", *, lock: bool 
 
 async def _agent_row(connection: Any, model: str, agent: str, columns: str) -> Any:
     model_id = (await _model_row(connection, model))["id"]
-    row = await connection.fetchrow(f"SELECT {columns} FROM agents WHERE model_id = $1 AND name = $2", model_id, agent)
+    query = f"SELECT {columns} FROM agents WHERE model_id = $1 AND name = $2"
+    row = None if NUL in agent else await connection.fetchrow(query, model_id, agent)
     if row is None:
         raise UnknownAgent(f"there is no agent {agent!r} in model {model!r}")
     return row
 
 
-async def _fold(connection: Any, model_id: int, model: Model, packed: bytes, batch: Sequence[Incoming]) -> Fold:
+async def _fold(connection: Any, model_id: int, model: Model, packed: bytes, batch: Sequence[IncomingUpload]) -> Fold:
     names = list({upload.agent for upload in batch})
     query = f"SELECT {rows.LEDGER_COLUMNS} FROM agents WHERE model_id = $1 AND name = ANY($2::text[])"
     agents = rows.ledger_of(await connection.fetch(query, model_id, names))
@@ -356,6 +364,23 @@ async def _fold(connection: Any, model_id: int, model: Model, packed: bytes, bat
         found = await connection.fetch(query, [agent.id for agent, _ in lives], [life for _, life in lives])
         retired = {(row["name"], row["incarnation"]): row["reason"] for row in found}
     return rows.fold_of(model, packed, agents, retired)
+
+
+async def _summed_again(connection: Any, row: Any) -> Model:
+    """The state as λI plus the sums of all agents that count, in the caller's transaction."""
+    before = rows.model_of(row)
+    total = np.frombuffer(before.settings.prior(), dtype="<f8").copy()
+    async for agent in connection.cursor(rows.COUNTED_SUMS.format(model="$1"), row["id"], prefetch=100):
+        total += np.frombuffer(agent["total"], dtype="<f8")
+    after = rows.corrected(before, total.tobytes())
+    await connection.execute(_WRITE, *([] for _ in range(14)), *rows.model_values(after, total.tobytes()), row["id"])
+    await connection.execute(rows.SET_GENERATION.format(model="$1", generation="$2"), row["id"], after.generation)
+    return after
+
+
+async def _retire(connection: Any, agent_id: int, incarnation: str, why: str, now: float) -> None:
+    await connection.execute(_RETIRE, agent_id, incarnation, why, now)
+    await connection.execute(rows.TRIM_RETIRED.format(agent="$1", limit=MAX_RETIRED - 1), agent_id)
 
 
 async def _write_note(connection: Any, model_id: int, entry: Event | Sample) -> None:

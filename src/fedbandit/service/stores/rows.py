@@ -10,21 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from fedbandit.service.ledger import AgentRow, Fold, Incoming
-from fedbandit.service.model import GrowthWindow, Model, ModelSettings, totals_of
-from fedbandit.service.stores.base import Agent, Event, Fleet, Sample
+from fedbandit.service.exchange.ledger import AgentRow, Fold, IncomingUpload
+from fedbandit.service.model import GrowthWindow, Model, totals_of
+from fedbandit.service.stores.base import AgentRecord, Event, FleetSummary, Sample
+from fedbandit.wire.settings import ModelSettings
 
 MODEL_COLUMNS = (
     "id, uid, settings, created, version, n_agents, n_uploads, n_bytes, n_obs, reward_sum, reward_sq_sum, "
-    "growth_n, growth_block, growth_previous, growth_most"
+    "growth_n, growth_block, growth_previous, growth_most, "
+    "COALESCE((SELECT generation FROM generations WHERE model_id = models.id), 0) AS generation"
 )
+QUARANTINED = "EXISTS (SELECT 1 FROM quarantined WHERE agent_id = agents.id)"
 AGENT_COLUMNS = (
-    "name, created, revoked, last_seen, incarnation, sequence, n_uploads, n_obs, reward_sum, n_bytes, "
-    "growth, growth_most, waiting, model_version"
+    f"name, created, revoked, {QUARANTINED} AS quarantined, last_seen, incarnation, sequence, n_uploads, n_obs, "
+    "reward_sum, n_bytes, growth, growth_most, unsent, model_version"
 )
 LEDGER_COLUMNS = (
     "name, token_hash, revoked, incarnation, sequence, digest, total, n_uploads, n_obs, reward_sum, n_bytes, "
-    "growth, growth_most, waiting, model_version, last_seen, id"
+    f"growth, growth_most, unsent, model_version, last_seen, id, created, {QUARANTINED} AS quarantined"
 )
 SAMPLE_COLUMNS = "at, version, n_obs, reward_sum, n_uploads, n_bytes, log_det, growth"
 ORDER = {
@@ -34,7 +37,7 @@ ORDER = {
     "n_uploads": "n_uploads",
     "created": "created",
     "growth": "growth",
-    "waiting": "waiting",
+    "unsent": "unsent",
     "mean_reward": "CASE WHEN n_obs > 0 THEN reward_sum / n_obs ELSE 0 END",
 }
 Row = Sequence[Any]
@@ -60,13 +63,14 @@ def model_of(row: Row) -> Model:
         reward_sum=row[9],
         reward_sq_sum=row[10],
         growth=GrowthWindow(row[11], row[12], row[13], row[14]),
+        generation=row[15],
     )
 
 
-def agent_of(row: Row) -> Agent:
+def agent_of(row: Row) -> AgentRecord:
     """The agent in a row of `AGENT_COLUMNS`."""
-    name, created, revoked, *rest = row
-    return Agent(name, created, bool(revoked), *rest)
+    name, created, revoked, quarantined, *rest = row
+    return AgentRecord(name, created, bool(revoked), bool(quarantined), *rest)
 
 
 def ledger_of(rows: Iterable[Row]) -> dict[str, AgentRow]:
@@ -75,7 +79,7 @@ def ledger_of(rows: Iterable[Row]) -> dict[str, AgentRow]:
     return {agent.name: agent for agent in agents}
 
 
-def lives_to_look_up(batch: Iterable[Incoming], agents: Mapping[str, AgentRow]) -> list[tuple[AgentRow, str]]:
+def lives_to_look_up(batch: Iterable[IncomingUpload], agents: Mapping[str, AgentRow]) -> list[tuple[AgentRow, str]]:
     """The incarnations in a batch that are not the current one of their agent: they may be retired."""
     found = {
         (upload.agent, upload.incarnation): agents[upload.agent]
@@ -88,7 +92,7 @@ def lives_to_look_up(batch: Iterable[Incoming], agents: Mapping[str, AgentRow]) 
 def fold_of(model: Model, packed: bytes, agents: dict[str, AgentRow], retired: Mapping[tuple[str, str], str]) -> Fold:
     """A fold that begins at what was read."""
     state = np.frombuffer(packed, dtype="<f8").copy()
-    return Fold(model.settings.dim, model.version, state, model.growth, agents, retired)
+    return Fold(model.settings, model.uid, model.version, state, model.growth, agents, retired)
 
 
 def folded(model: Model, fold: Fold) -> tuple[Model, bytes]:
@@ -144,7 +148,7 @@ def agent_values(agent: AgentRow) -> tuple[Any, ...]:
         agent.n_bytes,
         agent.growth,
         agent.growth_most,
-        agent.waiting,
+        agent.unsent,
         agent.model_version,
         agent.last_seen,
         agent.total,
@@ -152,10 +156,10 @@ def agent_values(agent: AgentRow) -> tuple[Any, ...]:
     )
 
 
-def fleet_of(row: Row) -> Fleet:
+def fleet_of(row: Row) -> FleetSummary:
     """The numbers in a row of `FLEET`; sums of a big database may be decimals."""
-    n_agents, n_active, n_silent, n_revoked, n_waiting, waiting = (int(count) for count in row[:6])
-    return Fleet(n_agents, n_active, n_silent, n_revoked, n_waiting, waiting, row[6])
+    n_agents, n_active, n_silent, n_revoked, n_with_unsent, unsent = (int(count) for count in row[:6])
+    return FleetSummary(n_agents, n_active, n_silent, n_revoked, n_with_unsent, unsent, row[6], int(row[7]))
 
 
 def event_of(row: Row) -> Event:
@@ -182,11 +186,16 @@ def sample_values(sample: Sample) -> tuple[Any, ...]:
     )
 
 
+def corrected(model: Model, packed: bytes) -> Model:
+    """The model after data were taken out or put back, which left these sums."""
+    return with_totals(replace(model, version=model.version + 1, generation=model.generation + 1), packed)
+
+
 # -- statements that both dialects understand; {model}, {id} and {empty} are the dialect's place for a value
 
 CLEAR_AGENT = (
     "UPDATE agents SET incarnation = '', sequence = 0, digest = {empty}, n_uploads = 0, n_obs = 0, reward_sum = 0, "
-    "n_bytes = 0, growth = 0, growth_most = 0, waiting = 0, model_version = 0, total = NULL WHERE id = {id}"
+    "n_bytes = 0, growth = 0, growth_most = 0, unsent = 0, model_version = 0, total = NULL WHERE id = {id}"
 )
 TRIM_EVENTS = (
     "DELETE FROM events WHERE model_id = {model} AND id <= "
@@ -197,8 +206,21 @@ FLEET = (
     "SELECT COUNT(*), COALESCE(SUM(CASE WHEN last_seen >= {since} THEN 1 ELSE 0 END), 0), "
     "COALESCE(SUM(CASE WHEN last_seen IS NULL THEN 1 ELSE 0 END), 0), "
     "COALESCE(SUM(CASE WHEN revoked THEN 1 ELSE 0 END), 0), "
-    "COALESCE(SUM(CASE WHEN waiting > 0 THEN 1 ELSE 0 END), 0), "
-    "COALESCE(SUM(waiting), 0), MAX(last_seen) FROM agents WHERE model_id = {model}"
+    "COALESCE(SUM(CASE WHEN unsent > 0 THEN 1 ELSE 0 END), 0), "
+    "COALESCE(SUM(unsent), 0), MAX(last_seen), "
+    f"COALESCE(SUM(CASE WHEN {QUARANTINED} THEN 1 ELSE 0 END), 0) FROM agents WHERE model_id = {{model}}"
+)
+COUNTED_SUMS = (
+    f"SELECT total FROM agents WHERE model_id = {{model}} AND total IS NOT NULL AND NOT {QUARANTINED} ORDER BY id"
+)
+SET_GENERATION = (
+    "INSERT INTO generations (model_id, generation) VALUES ({model}, {generation}) "
+    "ON CONFLICT (model_id) DO UPDATE SET generation = excluded.generation"
+)
+# The newest `limit` stay; those of one moment stay together.
+TRIM_RETIRED = (
+    "DELETE FROM retired WHERE agent_id = {agent} AND at < "
+    "(SELECT at FROM retired WHERE agent_id = {agent} ORDER BY at DESC LIMIT 1 OFFSET {limit})"
 )
 # When there are too many samples, every second one of the older half goes: recent ones stay dense.
 THIN_SAMPLES = (
@@ -206,8 +228,3 @@ THIN_SAMPLES = (
     "SELECT id, ROW_NUMBER() OVER (ORDER BY id) AS place, COUNT(*) OVER () AS n FROM samples WHERE model_id = {model}"
     ") AS numbered WHERE n > {limit} AND place <= {limit} / 2 AND place % 2 = 1)"
 )
-
-
-def next_version(model: Model) -> Model:
-    """The model one change later."""
-    return replace(model, version=model.version + 1)

@@ -9,10 +9,10 @@ import numpy as np
 from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.simulation.compiled.choose import choose
 from fedbandit.simulation.compiled.eager import Estimates, beta_at, copy_estimate, follow, restart
-from fedbandit.simulation.compiled.jit import kernel, pasted
+from fedbandit.simulation.compiled.jit import inlined, kernel
 from fedbandit.simulation.compiled.linear import added, copy_row, exceeds, factorise
-from fedbandit.simulation.compiled.offer import TABLE, Log, Offer, best_of, book
 from fedbandit.simulation.compiled.radius import RadiusTerms
+from fedbandit.simulation.compiled.round_block import TABLE, RoundBlock, RoundLog, best_of, book
 from fedbandit.simulation.compiled.sums import Sums, add_pair, move
 from fedbandit.simulation.worlds import Index
 
@@ -45,7 +45,7 @@ class AsyncFleet(NamedTuple):
 
 
 @kernel
-def play_async(fleet: AsyncFleet, rule: AsyncRule, offer: Offer, log: Log, start: int, stop: int) -> int:
+def play_async(fleet: AsyncFleet, rule: AsyncRule, offer: RoundBlock, log: RoundLog, start: int, stop: int) -> int:
     """Rounds start … stop − 1 of a block, as `play_lazy`."""
     # Fields are taken out of their tuples here: inside the loop each access would count references.
     kind, K, _, table, norms, rows, means, noise, active, _, _ = offer
@@ -76,7 +76,7 @@ def play_async(fleet: AsyncFleet, rule: AsyncRule, offer: Offer, log: Log, start
     return stop
 
 
-@pasted
+@inlined
 def enroll(enrolled: Index, order: Index, n_enrolled: Index, m: int) -> None:
     """The server hears of agent m, if it did not know it yet."""
     if not enrolled[m]:
@@ -85,7 +85,7 @@ def enroll(enrolled: Index, order: Index, n_enrolled: Index, m: int) -> None:
         n_enrolled[0] += 1
 
 
-@pasted
+@inlined
 def learn(fleet: AsyncFleet, m: int, table: Matrix, r: int, reward: float) -> None:
     """Add row r of the table and its reward to the estimate and to the buffer."""
     be_born(fleet, m)
@@ -94,7 +94,7 @@ def learn(fleet: AsyncFleet, m: int, table: Matrix, r: int, reward: float) -> No
         restart(fleet.estimates, m, added(fleet.known[m], fleet.local.Sigma[m]))
 
 
-@pasted
+@inlined
 def be_born(fleet: AsyncFleet, m: int) -> None:
     """Agent m gets a slot of its own."""
     if not fleet.born[m]:
@@ -103,7 +103,7 @@ def be_born(fleet: AsyncFleet, m: int) -> None:
         copy_row(fleet.prior, fleet.known[m])
 
 
-@pasted
+@inlined
 def converse(fleet: AsyncFleet, rule: AsyncRule, m: int, counts: Index) -> None:
     """Uploads are merged in turn; each may bring pushes, and a push may make another agent's buffer due.
 
@@ -127,7 +127,7 @@ def converse(fleet: AsyncFleet, rule: AsyncRule, m: int, counts: Index) -> None:
                     waiting = send(fleet, j, waiting)
 
 
-@pasted
+@inlined
 def send(fleet: AsyncFleet, m: int, waiting: int) -> int:
     """Agent m's upload joins the queue; its growth counts from here on. Returns how many have joined."""
     fleet.queue[waiting] = m
@@ -137,7 +137,7 @@ def send(fleet: AsyncFleet, m: int, waiting: int) -> int:
     return waiting + 1
 
 
-@pasted
+@inlined
 def merge(fleet: AsyncFleet, m: int) -> float:
     """The server adds an upload; returns log det of its sum, and leaves in slot M+1 what a push would carry."""
     for j in range(fleet.known.shape[1]):
@@ -156,7 +156,7 @@ def merge(fleet: AsyncFleet, m: int) -> float:
     return float(estimates.base[pushed])
 
 
-@pasted
+@inlined
 def push(fleet: AsyncFleet, j: int, log_det: float) -> None:
     """Agent j takes the server's sum, and keeps its own buffer on top of it."""
     estimates = fleet.estimates

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.core.decision_sets import Ball
 from fedbandit.errors import InvalidParameter
-from fedbandit.simulation.compiled.offer import BALL, FRESH, TABLE, Log, Offer
+from fedbandit.simulation.compiled.round_block import BALL, FRESH, TABLE, RoundBlock, RoundLog
 from fedbandit.simulation.runner import best_mean
 from fedbandit.simulation.worlds import Block, Index, Stream
 
@@ -29,8 +29,6 @@ def obstacle_in(block: Block) -> str | None:
     """Why kernels cannot play such blocks; None if they can."""
     if block.decision_set is not None and not isinstance(block.decision_set, Ball):
         return f"decision sets of type {type(block.decision_set).__name__} instead of arrays or a Ball"
-    if block.decision_set is None and block.means is None:
-        return "blocks without the means of all actions"
     return None
 
 
@@ -62,10 +60,10 @@ class Reader:
         self.decisions[m] = x
         self.decided[m] = float(x @ self.theta_star) if self.theta_star is not None else np.nan
 
-    def offer(self, active: Index, block: Block) -> Offer:
+    def offer(self, active: Index, block: Block) -> RoundBlock:
         """One block as kernels read it."""
         kind, n_actions, table, norms, rows, means = self._actions(block)
-        return Offer(
+        return RoundBlock(
             kind,
             n_actions,
             block.table is not None and block.table is self._remembered,
@@ -98,16 +96,16 @@ class Reader:
             self._norms = np.sqrt(np.einsum("ij,ij->i", table, table))
 
 
-def new_log(n: int) -> Log:
+def new_log(n: int) -> RoundLog:
     """Totals at zero, and room for blocks of n rounds."""
     return _log_of(np.zeros(2), np.zeros(3, dtype=np.int64), n)
 
 
-def with_room(log: Log, n: int) -> Log:
+def with_room(log: RoundLog, n: int) -> RoundLog:
     """The same totals, with room for at least n rounds."""
     return log if n <= len(log.choices) else _log_of(log.sums, log.counts, n)
 
 
-def _log_of(sums: Vector, counts: Index, n: int) -> Log:
+def _log_of(sums: Vector, counts: Index, n: int) -> RoundLog:
     choices = np.zeros(n, dtype=np.int64)
-    return Log(sums, counts, choices, np.zeros((n, 2)), np.zeros((n, 3), dtype=np.int64))
+    return RoundLog(sums, counts, choices, np.zeros((n, 2)), np.zeros((n, 3), dtype=np.int64))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from fedbandit.core.arrays import LARGEST, TIE, Matrix, Vector
-from fedbandit.simulation.compiled.jit import inner, pasted
+from fedbandit.simulation.compiled.jit import inlined, inner
 from fedbandit.simulation.worlds import Index
 
 
@@ -27,7 +27,7 @@ def width_sq(forms: Matrix, s: int, lower: bool, table: Matrix, r: int) -> float
     return max(total, 0.0)
 
 
-@pasted
+@inlined
 def choose(
     table: Matrix,
     rows: Index,
@@ -132,7 +132,7 @@ def first_best(scores: Vector, best: float, n_actions: int) -> int:
     return -1
 
 
-@pasted
+@inlined
 def choose_known(
     table: Matrix,
     rows: Index,
@@ -181,7 +181,7 @@ def choose_known(
     return chosen
 
 
-@pasted
+@inlined
 def mean_of(table: Matrix, r: int, theta_hat: Matrix, s: int) -> float:
     """⟨θ̂, x⟩ of row r under policy s."""
     mean = 0.0

@@ -9,10 +9,10 @@ import numpy as np
 from fedbandit.core.arrays import Matrix
 from fedbandit.simulation.compiled.choose import choose
 from fedbandit.simulation.compiled.eager import Estimates, beta_at, copy_estimate, follow, restart
-from fedbandit.simulation.compiled.jit import kernel, pasted
+from fedbandit.simulation.compiled.jit import inlined, kernel
 from fedbandit.simulation.compiled.linear import added, copy_row, exceeds
-from fedbandit.simulation.compiled.offer import TABLE, Log, Offer, best_of, book
 from fedbandit.simulation.compiled.radius import RadiusTerms
+from fedbandit.simulation.compiled.round_block import TABLE, RoundBlock, RoundLog, best_of, book
 from fedbandit.simulation.compiled.sums import Sums, add_pair, move
 from fedbandit.simulation.worlds import Index
 
@@ -37,7 +37,7 @@ class DisFleet(NamedTuple):
 
 
 @kernel
-def play_dislinucb(fleet: DisFleet, rule: DisRule, offer: Offer, log: Log, start: int, stop: int) -> int:
+def play_dislinucb(fleet: DisFleet, rule: DisRule, offer: RoundBlock, log: RoundLog, start: int, stop: int) -> int:
     """Rounds start … stop − 1 of a block, as `play_lazy`."""
     # Fields are taken out of their tuples here: inside the loop each access would count references.
     kind, K, _, table, norms, rows, means, noise, active, _, _ = offer
@@ -74,7 +74,7 @@ def play_dislinucb(fleet: DisFleet, rule: DisRule, offer: Offer, log: Log, start
     return stop
 
 
-@pasted
+@inlined
 def synchronise(fleet: DisFleet, counts: Index) -> None:
     """All who are enrolled upload and download; who has nothing new sends zeros, which need not be added."""
     estimates = fleet.estimates

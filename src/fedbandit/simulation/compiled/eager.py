@@ -11,8 +11,8 @@ from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.simulation.compiled.choose import choose
 from fedbandit.simulation.compiled.jit import inner, kernel
 from fedbandit.simulation.compiled.linear import copy_row, factorise, gram, is_stale, solve, spread
-from fedbandit.simulation.compiled.offer import TABLE, Log, Offer, best_of, book
 from fedbandit.simulation.compiled.radius import RadiusTerms, beta_of
+from fedbandit.simulation.compiled.round_block import TABLE, RoundBlock, RoundLog, best_of, book
 from fedbandit.simulation.compiled.sums import Sums, add_pair
 from fedbandit.simulation.worlds import Index
 
@@ -113,7 +113,7 @@ class EagerFleet(NamedTuple):
 
 
 @kernel
-def play_eager(fleet: EagerFleet, rule: EagerRule, offer: Offer, log: Log, start: int, stop: int) -> int:
+def play_eager(fleet: EagerFleet, rule: EagerRule, offer: RoundBlock, log: RoundLog, start: int, stop: int) -> int:
     """Rounds start … stop − 1 of a block, as `play_lazy`."""
     # Fields are taken out of their tuples here: inside the loop each access would count references.
     kind, K, _, table, norms, rows, means, noise, active, _, _ = offer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TypeGuard
 
@@ -12,14 +12,14 @@ from fedbandit.algorithms.catalog import AnyRule
 from fedbandit.algorithms.dislinucb import DisLinUCB
 from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.algorithms.oful import OFUL
-from fedbandit.errors import InvalidParameter, NotFinite
+from fedbandit.errors import NotFinite
 from fedbandit.simulation.compiled.blocks import Reader, new_log, obstacle_in, with_room
-from fedbandit.simulation.compiled.fleets import Machine, is_lazy, machine
-from fedbandit.simulation.compiled.offer import Log, Offer
+from fedbandit.simulation.compiled.fleets import CompiledFleet, compiled_fleet, is_lazy
+from fedbandit.simulation.compiled.round_block import RoundBlock, RoundLog
 from fedbandit.simulation.participation import Participation
-from fedbandit.simulation.runner import rounds_of, run_reference
+from fedbandit.simulation.runner import rounds_of
 from fedbandit.simulation.trace import Recorder, Trace
-from fedbandit.simulation.worlds import World
+from fedbandit.simulation.worlds import Block, Index, Stream, World
 
 OUR_RULES = (FedLinUCB, OFUL, DisLinUCB, AsyncLinUCB)
 
@@ -27,6 +27,14 @@ OUR_RULES = (FedLinUCB, OFUL, DisLinUCB, AsyncLinUCB)
 def has_kernel(rule: Rule) -> TypeGuard[AnyRule]:
     """Whether a kernel plays this rule; a subclass may do anything, so it does not count. None waits for batches."""
     return type(rule) in OUR_RULES and getattr(rule, "min_upload", 1) == 1
+
+
+class NotCompiled(Exception):
+    """What kernels cannot play, or (`by_choice`) what the reference plays just as fast."""
+
+    def __init__(self, what: str, *, by_choice: bool = False) -> None:
+        super().__init__(what)
+        self.by_choice = by_choice
 
 
 def run_compiled(
@@ -38,50 +46,58 @@ def run_compiled(
     n_rounds: int,
     seed: int,
     record: str | Sequence[int],
-    progress: Callable[[int], None] | None = None,
-    strict: bool = True,
+    progress: Callable[[int], None],
 ) -> Trace:
-    """Play `n_rounds` rounds of Algorithm 1 in machine code: the trace of `run_reference`, rounding apart.
+    """Play `n_rounds` rounds of Algorithm 1 in machine code: the trace of `play_rounds`, rounding apart.
 
-    A world of decision sets that only Python can search is refused, or left to the reference if not `strict`.
+    `NotCompiled` if the rule has no kernel or only Python can search the world's decision sets.
     """
     if not has_kernel(rule):
-        raise InvalidParameter(f"the compiled engine cannot play {type(rule).__name__}; engine='reference' can")
+        raise NotCompiled(type(rule).__name__)
     recorder = Recorder(rule.dim, n_rounds, record)
-    stream, blocks = rounds_of(world, participation, n_agents=n_agents, n_rounds=n_rounds, seed=seed)
+    rounds = rounds_of(world, participation, n_agents=n_agents, n_rounds=n_rounds, seed=seed)
+    _play_blocks(rule, recorder, *rounds, n_agents, n_rounds, progress)
+    return recorder.trace()
+
+
+def _play_blocks(
+    rule: AnyRule,
+    recorder: Recorder,
+    stream: Stream,
+    blocks: Iterator[tuple[Index, Block]],
+    n_agents: int,
+    n_rounds: int,
+    report: Callable[[int], None],
+) -> None:
     first = next(blocks)
-    found = obstacle_in(first[1])
-    if found is not None and strict:
-        raise InvalidParameter(f"the compiled engine cannot play {found}; engine='reference' can")
+    _check_playable(first[1], None)
     # On a ball every decision of an eager policy moves all later ones a little, and rounding errors grow from round to
     # round: only the reference's own steps give the reference's trace, and such a round is little else than its search.
-    if found is not None or (first[1].decision_set is not None and not is_lazy(rule)):
-        return run_reference(
-            rule,
-            world,
-            participation,
-            n_agents=n_agents,
-            n_rounds=n_rounds,
-            seed=seed,
-            record=record,
-            progress=progress,
-        )
+    if first[1].decision_set is not None and not is_lazy(rule):
+        raise NotCompiled("an eager policy on a ball", by_choice=True)
     reader = Reader(first[1], stream, n_agents)
-    fleet = machine(rule, n_agents, n_rows=reader.n_rows, on_ball=reader.ball is not None)
+    fleet = compiled_fleet(rule, n_agents, n_rows=reader.n_rows, on_ball=reader.ball is not None)
     log = new_log(len(first[1]))
     t = 0
     for active, block in chain([first], blocks):
+        _check_playable(block, reader)
         played = min(len(block), n_rounds - t)
         log = with_room(log, len(block))
         play(fleet, reader, reader.offer(active, block), log, played)
         recorder.note_block(t, active[:played], log.choices, log.sums_at, log.counts_at)
         t += played
-        if progress is not None:
-            progress(played)
-    return recorder.trace()
+        report(played)
 
 
-def play(fleet: Machine, reader: Reader, offer: Offer, log: Log, stop: int) -> None:
+def _check_playable(block: Block, reader: Reader | None) -> None:
+    found = obstacle_in(block)
+    if found is None and reader is not None and block.decision_set != reader.ball:
+        found = "decision sets that change from a ball to something else within a run"
+    if found is not None:
+        raise NotCompiled(found)
+
+
+def play(fleet: CompiledFleet, reader: Reader, offer: RoundBlock, log: RoundLog, stop: int) -> None:
     """The rounds of a block; where an agent's decision on a ball is out of date, it is made here."""
     i = 0
     while i < stop:

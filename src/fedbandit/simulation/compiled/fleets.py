@@ -22,8 +22,8 @@ from fedbandit.simulation.compiled.async_linucb import AsyncFleet, AsyncRule, pl
 from fedbandit.simulation.compiled.dislinucb import DisFleet, DisRule, play_dislinucb
 from fedbandit.simulation.compiled.eager import EagerFleet, EagerRule, Estimates, copy_estimate, play_eager
 from fedbandit.simulation.compiled.lazy import LazyFleet, LazyRule, play_lazy
-from fedbandit.simulation.compiled.offer import Log, Offer
 from fedbandit.simulation.compiled.radius import terms_of
+from fedbandit.simulation.compiled.round_block import RoundBlock, RoundLog
 from fedbandit.simulation.compiled.sums import Sums
 
 WORTH_REMEMBERING = 48  # features; with fewer, a score is computed sooner than fetched from memory
@@ -31,10 +31,10 @@ REMEMBERED = 1 << 24  # scores of table rows that a lazy fleet may remember: two
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class CompiledFleet:
     """One fleet with its kernel."""
 
-    play: Callable[[Offer, Log, int, int], int]
+    play: Callable[[RoundBlock, RoundLog, int, int], int]
     decide: Callable[[int, Ball], Vector] | None = None  # the decision of agent m on a ball
 
 
@@ -43,7 +43,7 @@ def is_lazy(rule: AnyRule) -> bool:
     return isinstance(rule, FedLinUCB) or (isinstance(rule, OFUL) and rule.switching is not None)
 
 
-def machine(rule: AnyRule, n_agents: int, *, n_rows: int, on_ball: bool) -> Machine:
+def compiled_fleet(rule: AnyRule, n_agents: int, *, n_rows: int, on_ball: bool) -> CompiledFleet:
     """A fresh fleet; `n_rows` is the size of the table its actions come from, 0 if there is none."""
     if isinstance(rule, FedLinUCB) or (isinstance(rule, OFUL) and is_lazy(rule)):
         return _lazy(rule, n_agents, n_rows, on_ball)
@@ -63,7 +63,7 @@ class Bound:
         self.kernel, self.fleet, self.numbers = kernel, fleet, numbers
         self.entry: Callable[..., int] | None = None
 
-    def __call__(self, offer: Offer, log: Log, start: int, stop: int) -> int:
+    def __call__(self, offer: RoundBlock, log: RoundLog, start: int, stop: int) -> int:
         """Rounds start … stop − 1."""
         if self.entry is not None:
             return self.entry(self.fleet, self.numbers, offer, log, start, stop)
@@ -95,7 +95,7 @@ def _packed_prior(rule: AnyRule) -> Vector:
     return packed
 
 
-def _lazy(rule: FedLinUCB | OFUL, M: int, n_rows: int, on_ball: bool) -> Machine:
+def _lazy(rule: FedLinUCB | OFUL, M: int, n_rows: int, on_ball: bool) -> CompiledFleet:
     numbers = _lazy_numbers(rule)
     fleet = _lazy_fleet(rule, numbers, M, n_rows, M if on_ball else 0)
 
@@ -108,7 +108,7 @@ def _lazy(rule: FedLinUCB | OFUL, M: int, n_rows: int, on_ball: bool) -> Machine
         fleet.undecided[m] = 0
         return ball.best(model.theta_hat, Width(model.inverse), beta)
 
-    return Machine(Bound(play_lazy, fleet, numbers), decide)
+    return CompiledFleet(Bound(play_lazy, fleet, numbers), decide)
 
 
 def unpack(packed: Vector, dim: int) -> Matrix:
@@ -187,7 +187,7 @@ def _estimates(rule: AnyRule, n_slots: int, prior: int) -> Estimates:
     return estimates
 
 
-def _eager(rule: OFUL, M: int) -> Machine:
+def _eager(rule: OFUL, M: int) -> CompiledFleet:
     shared = rule.mode == "shared"
     n_slots = 1 if shared else M
     fleet = EagerFleet(
@@ -198,10 +198,10 @@ def _eager(rule: OFUL, M: int) -> Machine:
     fleet.sums.Sigma[n_slots] = _packed_prior(rule)
 
     numbers = EagerRule(shared, M, terms_of(rule))
-    return Machine(Bound(play_eager, fleet, numbers))
+    return CompiledFleet(Bound(play_eager, fleet, numbers))
 
 
-def _dislinucb(rule: DisLinUCB, M: int) -> Machine:
+def _dislinucb(rule: DisLinUCB, M: int) -> CompiledFleet:
     at_start = int(rule.enrolment == "start")
     fleet = DisFleet(
         estimates=_estimates(rule, M + 2, M),
@@ -214,10 +214,10 @@ def _dislinucb(rule: DisLinUCB, M: int) -> Machine:
     )
     copy_estimate(fleet.estimates, M, M + 1)
 
-    return Machine(Bound(play_dislinucb, fleet, DisRule(rule.threshold, terms_of(rule))))
+    return CompiledFleet(Bound(play_dislinucb, fleet, DisRule(rule.threshold, terms_of(rule))))
 
 
-def _async(rule: AsyncLinUCB, M: int) -> Machine:
+def _async(rule: AsyncLinUCB, M: int) -> CompiledFleet:
     packed = packed_length(rule.dim)
     fleet = AsyncFleet(
         estimates=_estimates(rule, M + 2, M),
@@ -237,4 +237,4 @@ def _async(rule: AsyncLinUCB, M: int) -> Machine:
     )
 
     numbers = AsyncRule(math.log(rule.gamma_up), math.log(rule.gamma_down), terms_of(rule))
-    return Machine(Bound(play_async, fleet, numbers))
+    return CompiledFleet(Bound(play_async, fleet, numbers))

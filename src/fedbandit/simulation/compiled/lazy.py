@@ -15,7 +15,7 @@ import numpy as np
 
 from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.simulation.compiled.choose import choose, choose_known, width_sq
-from fedbandit.simulation.compiled.jit import inner, kernel, pasted
+from fedbandit.simulation.compiled.jit import inlined, inner, kernel
 from fedbandit.simulation.compiled.linear import (
     congruence,
     copy_row,
@@ -28,8 +28,8 @@ from fedbandit.simulation.compiled.linear import (
     solve,
     spread,
 )
-from fedbandit.simulation.compiled.offer import BALL, TABLE, Log, Offer, best_of, book
 from fedbandit.simulation.compiled.radius import RadiusTerms, beta_of
+from fedbandit.simulation.compiled.round_block import BALL, TABLE, RoundBlock, RoundLog, best_of, book
 from fedbandit.simulation.compiled.sums import Sums, add_pair, move
 from fedbandit.simulation.worlds import Index
 
@@ -75,7 +75,7 @@ class LazyFleet(NamedTuple):
 
 
 @kernel
-def play_lazy(fleet: LazyFleet, rule: LazyRule, offer: Offer, log: Log, start: int, stop: int) -> int:
+def play_lazy(fleet: LazyFleet, rule: LazyRule, offer: RoundBlock, log: RoundLog, start: int, stop: int) -> int:
     """Rounds start … stop − 1 of a block. Returns where it stopped: early if a decision on a ball is wanted.
 
     −1 − i says that the scores of round i are not finite.
@@ -130,7 +130,7 @@ def play_lazy(fleet: LazyFleet, rule: LazyRule, offer: Offer, log: Log, start: i
     return stop
 
 
-@pasted
+@inlined
 def is_due(fleet: LazyFleet, rule: LazyRule, m: int) -> bool:
     """The trigger (Algorithm 1, line 8), where the trace alone does not rule it out."""
     W, local = fleet.W[fleet.policy[m]], fleet.local.Sigma[m]
@@ -156,7 +156,7 @@ def allowance(rule: LazyRule, growth: float, dim: int) -> float:
     return dim * math.expm1(max(rule.threshold - growth, 0.0) / dim)
 
 
-@pasted
+@inlined
 def exchange(fleet: LazyFleet, rule: LazyRule, m: int, counts: Index) -> None:
     """Upload the buffer and clear it; take the new model now, or at the next round (Algorithm 1, lines 9 to 14)."""
     s = m if rule.alone else 0
@@ -173,7 +173,7 @@ def exchange(fleet: LazyFleet, rule: LazyRule, m: int, counts: Index) -> None:
         counts[1] += 1
 
 
-@pasted
+@inlined
 def adopt(fleet: LazyFleet, rule: LazyRule, m: int) -> None:
     """The server's sums become agent m's model."""
     s = m if rule.alone else 0
@@ -201,7 +201,7 @@ def adopt(fleet: LazyFleet, rule: LazyRule, m: int) -> None:
         keep(fleet, m, s)
 
 
-@pasted
+@inlined
 def fit(fleet: LazyFleet, rule: LazyRule, s: int) -> None:
     """The policy of server s as it is now: θ̂ = Σ⁻¹b and all that decisions need (Algorithm 1, line 14)."""
     newest = len(fleet.policy) + 1 + s
@@ -213,7 +213,7 @@ def fit(fleet: LazyFleet, rule: LazyRule, s: int) -> None:
     fleet.fitted[s] = fleet.version[s]
 
 
-@pasted
+@inlined
 def keep(fleet: LazyFleet, m: int, s: int) -> None:
     """Note the sums behind agent m's model: on a ball, Python decides on them when the agent is next active."""
     copy_row(fleet.server.Sigma[s], fleet.model.Sigma[m])

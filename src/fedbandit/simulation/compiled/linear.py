@@ -13,8 +13,8 @@ import numpy as np
 
 from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.core.growth import MAX_GROWTH, MIN_STEPS
+from fedbandit.simulation.compiled.eigenvalue_floor import floored_factor
 from fedbandit.simulation.compiled.jit import inner
-from fedbandit.simulation.compiled.lifted import lifted
 
 POWERS = 6  # multiplications that guess λ_max
 SLACK = 1.0 + 1e-6  # a bound is raised by this much, far more than rounding can take from it
@@ -85,7 +85,7 @@ def factorise(Sigma: Vector, W: Matrix) -> float:
             C[i, j] /= scale[i] * scale[j]
     log_det = _invert_cholesky(C, W)
     if math.isnan(log_det):
-        log_det = lifted(C, W)
+        log_det = floored_factor(C, W)
     for i in range(dim):
         for j in range(i + 1):
             W[i, j] /= scale[j]

@@ -36,7 +36,7 @@ CREATE TABLE agents (
     n_bytes BIGINT NOT NULL DEFAULT 0,
     growth DOUBLE PRECISION NOT NULL DEFAULT 0,
     growth_most DOUBLE PRECISION NOT NULL DEFAULT 0,
-    waiting BIGINT NOT NULL DEFAULT 0,
+    unsent BIGINT NOT NULL DEFAULT 0,
     model_version BIGINT NOT NULL DEFAULT 0,
     total BYTEA,
     UNIQUE (model_id, name)

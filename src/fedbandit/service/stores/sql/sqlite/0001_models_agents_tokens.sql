@@ -36,7 +36,7 @@ CREATE TABLE agents (
     n_bytes INTEGER NOT NULL DEFAULT 0,
     growth REAL NOT NULL DEFAULT 0,
     growth_most REAL NOT NULL DEFAULT 0,
-    waiting INTEGER NOT NULL DEFAULT 0,
+    unsent INTEGER NOT NULL DEFAULT 0,
     model_version INTEGER NOT NULL DEFAULT 0,
     total BLOB,
     UNIQUE (model_id, name)

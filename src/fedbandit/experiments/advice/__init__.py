@@ -1,0 +1,1 @@
+"""Is sharing worth it for a fleet? The log, the tests, the page."""

@@ -1,0 +1,71 @@
+"""The systems that the studies compare, with the settings their papers give them.
+
+Studies may give every system the same radius, so that they differ in nothing else; for the eager ones it is a number
+without a promise, and `deliberate_radius` says that this is known.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fedbandit.algorithms.async_linucb import AsyncLinUCB
+from fedbandit.algorithms.dislinucb import DisLinUCB
+from fedbandit.algorithms.fedlinucb import FedLinUCB
+from fedbandit.algorithms.oful import OFUL
+from fedbandit.algorithms.rules import deliberate_radius
+from fedbandit.core.radius import AnyRadius
+
+Beta = float | AnyRadius
+
+
+def fed(
+    *,
+    dim: int,
+    beta: Beta,
+    alpha: float,
+    lam: float = 1.0,
+    join: bool = False,
+    options: bool = False,
+    spectral: bool = False,
+) -> FedLinUCB:
+    """FedLinUCB; `join` downloads before the first decision, as live agents do; `options` also fetches on arrival."""
+    refresh, trigger = ("arrival" if options else "upload"), ("spectral" if spectral else "determinant")
+    return FedLinUCB(dim=dim, beta=beta, lam=lam, alpha=alpha, join=join or options, refresh=refresh, trigger=trigger)
+
+
+def asynchronous(*, dim: int, beta: Beta, gamma: float, lam: float = 1.0, enrolment: str = "start") -> AsyncLinUCB:
+    """Async-LinUCB with one ratio for uploads and pushes."""
+    with deliberate_radius():
+        return AsyncLinUCB(dim=dim, beta=beta, lam=lam, gamma_up=gamma, gamma_down=gamma, enrolment=enrolment)
+
+
+def synchronous(*, dim: int, beta: Beta, threshold: float, lam: float = 1.0, enrolment: str = "start") -> DisLinUCB:
+    """DisLinUCB with threshold D."""
+    with deliberate_radius():
+        return DisLinUCB(dim=dim, beta=beta, lam=lam, threshold=threshold, enrolment=enrolment)
+
+
+def shared(*, dim: int, beta: Beta, lam: float = 1.0) -> OFUL:
+    """One model for all, every observation sent to everybody."""
+    return OFUL(dim=dim, beta=beta, lam=lam, mode="shared")
+
+
+def alone(*, dim: int, beta: Beta, lam: float = 1.0) -> OFUL:
+    """M learners who never speak."""
+    return OFUL(dim=dim, beta=beta, lam=lam, mode="independent")
+
+
+def wang_threshold(*, dim: int, n_agents: int, n_rounds: int) -> float:
+    """D = T_m log(M T_m)/(dM) with T_m = T/M rounds an agent: the setting of DisLinUCB's own theorem."""
+    own = n_rounds / n_agents
+    return own * math.log(max(n_rounds, 2)) / (dim * n_agents)
+
+
+def match_regret(*, dim: int, n_agents: int, n_rounds: int) -> float:
+    """D = T/(M d log T), which others use to match regret."""
+    return n_rounds / (n_agents * dim * math.log(n_rounds))
+
+
+def match_communication(*, dim: int, n_rounds: int) -> float:
+    """D = T/(d log T), which others use to match communication."""
+    return n_rounds / (dim * math.log(n_rounds))

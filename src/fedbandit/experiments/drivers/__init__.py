@@ -1,0 +1,1 @@
+"""How a spec is played: the simulator's loop, or that loop with a twist."""

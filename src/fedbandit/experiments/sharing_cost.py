@@ -1,0 +1,107 @@
+"""What the simple ways to share everything would send: the baselines beside every count of messages.
+
+- Two messages per decision: each decision uploads its observation and downloads the result. This is FedLinUCB with
+  α = 0, `join` and `refresh="arrival"`, and its agents know all that one shared model knows.
+- A broadcast: each observation goes up and the new model goes down to all M agents, M + 1 messages per round. This is
+  Table 1's OFUL; nobody who can fetch a model before a decision would do it, so it makes every fleet look good.
+- Raw rows: each context goes to the server with its arm and its reward, in bytes. A message carries d(d+1)/2 + d + 3
+  numbers, so that statistics pay in bytes only when a fleet sees many more rows than it sends messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedbandit.algorithms.messages import n_bytes
+
+NUMBER_BYTES = 8  # float64, as on our wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingCost:
+    """Messages and bytes of sharing everything, for M agents, T decisions in all and d features.
+
+    `row_numbers` are the numbers of one raw row: the chosen action's features and the reward (d + 1) when left out;
+    fewer where the features are made from a shorter context.
+
+    >>> digits = SharingCost(n_agents=20, n_rounds=1797, dim=110, row_numbers=12)
+    >>> digits.two_per_decision, digits.broadcast, digits.raw_bytes
+    (3594, 37737, 172512)
+    """
+
+    n_agents: int
+    n_rounds: int
+    dim: int
+    row_numbers: int | None = None
+
+    @property
+    def two_per_decision(self) -> int:
+        """Messages if each decision uploads and downloads: 2T."""
+        return 2 * self.n_rounds
+
+    @property
+    def broadcast(self) -> int:
+        """Messages if each observation goes up and the model goes down to everybody: (M + 1)T."""
+        return (self.n_agents + 1) * self.n_rounds
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of all raw rows, each sent to the server once, as float64."""
+        numbers = self.dim + 1 if self.row_numbers is None else self.row_numbers
+        return NUMBER_BYTES * numbers * self.n_rounds
+
+    @property
+    def raw_bytes_to_everybody(self) -> int:
+        """Bytes of all raw rows if every other agent gets them too, to decide locally."""
+        return self.n_agents * self.raw_bytes
+
+    def bytes_of(self, n_messages: float) -> float:
+        """Bytes of this many messages with statistics."""
+        return n_messages * n_bytes(self.dim)
+
+    def per_decision(self, n_messages: float) -> float:
+        """Messages per decision."""
+        return n_messages / self.n_rounds
+
+    def of_two_per_decision(self, n_messages: float) -> float:
+        """Messages relative to two per decision."""
+        return n_messages / self.two_per_decision
+
+    def of_broadcast(self, n_messages: float) -> float:
+        """Messages relative to a broadcast per round."""
+        return n_messages / self.broadcast
+
+
+def human_bytes(n: float) -> str:
+    """Bytes as one reads them.
+
+    >>> human_bytes(172512), human_bytes(45_100_000)
+    ('173 kB', '45.1 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if n >= 100 or unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000
+    return f"{n:,.1f} TB"
+
+
+def baseline_note(costs: Sequence[SharingCost]) -> str:
+    """The baselines of a study's fleets in words, as a range where there are several."""
+    return (
+        f"For scale: two messages per decision (α = 0 with join and arrival, which knows all that is known) would be "
+        f"{_range([c.two_per_decision for c in costs])} messages, a broadcast of every observation to all agents "
+        f"(M + 1 per round) {_range([c.broadcast for c in costs])}; the raw rows (features of the choice and "
+        f"reward, sent once) are {_range_bytes([c.raw_bytes for c in costs])}, a message is "
+        f"{_range_bytes([n_bytes(c.dim) for c in costs])}."
+    )
+
+
+def _range(values: Sequence[int]) -> str:
+    low, high = (f"{value:,}".replace(",", "\u202f") for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _range_bytes(values: Sequence[int]) -> str:
+    low, high = human_bytes(min(values)), human_bytes(max(values))
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,1 @@
+"""The journal of a live agent: snapshot, observation log and pending decisions on disk."""

@@ -1,0 +1,136 @@
+"""The next model of an agent, built while decisions and observations go on with the one before.
+
+Factorising Σ takes O(d³). It happens here, in the thread that talks to the server, without the agent's lock. What is
+observed meanwhile is kept as rows and added to the new model's growth tracker before the two change places, so the
+trigger counts exactly what the new model does not hold.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedbandit.algorithms.messages import Download
+from fedbandit.core.arrays import LARGEST, Matrix
+from fedbandit.core.growth import GrowthTracker
+from fedbandit.core.ridge import RidgeModel
+from fedbandit.errors import FedbanditError, FormatError, UnusableModel
+from fedbandit.sdk.pauses import pause_point
+
+if TYPE_CHECKING:
+    from fedbandit.algorithms.fedlinucb import FedLinUCB
+    from fedbandit.sdk.durable_agent import DurableAgent
+
+ROOM = 1e10  # actions of this norm can still be scored, where the model sets no bound
+EPS = float(np.finfo(np.float64).eps)
+FEW = 8  # rows that are added under the lock
+MAX_TURNS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class NextModel:
+    """A download, and all that deciding and counting on it needs."""
+
+    download: Download
+    model: RidgeModel
+    tracker: GrowthTracker
+    has_rest: bool  # whether the agent had data that the model does not hold
+
+
+def prepare(core: DurableAgent, download: Download) -> NextModel:
+    """Everything about a download that takes time; the caller holds `core.building` until it is adopted.
+
+    `FormatError` if no server can have these statistics, `UnusableModel` if no decision can rest on them.
+    """
+    model = RidgeModel(download.stats)
+    require_usable(core.rule, model, download.version, core.settings.action_bound)
+    pause_point()
+    with core._lock:
+        rest = core.not_in_model(download.acknowledged)
+        core.rows_since = []
+    tracker = GrowthTracker(model.inverse, model.log_det)
+    if rest:
+        _restart(tracker, model, rest)
+    _catch_up(core, tracker)
+    return NextModel(download, model, tracker, bool(rest))
+
+
+def require_usable(rule: FedLinUCB, model: RidgeModel, version: int, action_bound: float | None = None) -> None:
+    """That decisions can rest on a model: Σ ⪰ λI up to rounding, finite estimates and widths. Factorises it, too."""
+    try:
+        with np.errstate(all="ignore"):
+            _require_ridge(model, rule.lam)
+            beta = rule.beta_for(model, n_obs=model.stats.n_obs, version=version, own_buffer=True)  # the larger one
+            theta = model.theta_hat
+            reach = math.sqrt(float(theta @ theta)) + beta * model.spread
+            pause_point()
+            model.upper(np.zeros((1, model.dim)), beta)  # made here, so that `choose` need not
+    except (ArithmeticError, np.linalg.LinAlgError) as error:
+        raise UnusableModel(f"version {version} of the model cannot be computed with: {error}") from None
+    except FormatError:
+        raise
+    except FedbanditError as error:
+        raise UnusableModel(f"version {version} of the model cannot be used: {error}") from None
+    longest = ROOM if action_bound is None else action_bound
+    if not reach * longest <= LARGEST:
+        raise UnusableModel(
+            f"no decision can rest on version {version} of the model: actions of norm {longest:g} score up to "
+            f"{reach * longest:g}, at most {LARGEST:g} can be compared. Find the agent that sent such rewards, and "
+            f"forget it"
+        )
+
+
+def renew_tracker(core: DurableAgent) -> None:
+    """Count the growth anew from an exact factorisation, because rounding may have built up."""
+    with core.building:
+        with core._lock:
+            core.is_renewal_due = False
+            old, model = core._tracker, core.model
+            if old is None:
+                return
+            rest = core.not_in_model(0)
+            core.rows_since = []
+        tracker = GrowthTracker(model.inverse, old.log_det_base)
+        _restart(tracker, model, rest)
+        _catch_up(core, tracker)
+        with core._lock:
+            rows = core.take_rows()
+            if rows is not None and core._tracker is old:
+                core._tracker = core.caught_up(tracker, rows)
+
+
+def _catch_up(core: DurableAgent, tracker: GrowthTracker) -> None:
+    """Add what was observed since, until few rows are left."""
+    for _ in range(MAX_TURNS):
+        with core._lock:
+            rows = core.rows_since
+            if rows is None or len(rows) <= FEW:
+                return
+            core.rows_since = []
+        tracker.observe_rows(np.array(rows))  # without a pause: whoever observes meanwhile adds to the work
+
+
+def _restart(tracker: GrowthTracker, model: RidgeModel, rest: list[Matrix]) -> None:
+    Sigma = model.stats.Sigma
+    for part in rest:
+        Sigma = Sigma + part
+        pause_point()
+    tracker.restart(Sigma)
+    pause_point()
+
+
+def _require_ridge(model: RidgeModel, lam: float) -> None:
+    """`FormatError` unless Σ ⪰ λI, up to what rounding can have done to an honest sum."""
+    dim, stats = model.dim, model.stats
+    rounding = 2.0 * (dim + 1) * (min(stats.n_obs, 1 << 26) + dim + 9) * EPS
+    least = model.factor.least
+    pause_point()
+    if not least >= -rounding:
+        raise FormatError(f"expected a positive definite Σ, got one whose correlations have an eigenvalue of {least:g}")
+    # `spread` is at most d^(1/32) above the root of the largest eigenvalue of Σ⁻¹.
+    floor = dim ** (1.0 / 16.0) / model.spread**2 * (1.0 + 1e-6)
+    if not floor + rounding * float(np.diagonal(stats.Sigma).max()) >= lam:
+        raise FormatError(f"expected a Σ with eigenvalues of at least λ = {lam:g}, got one of at most {floor:g}")

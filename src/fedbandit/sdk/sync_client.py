@@ -1,0 +1,380 @@
+"""One exchange at a time between an agent and its server, and what is known about the server."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import msgspec
+
+from fedbandit.algorithms.messages import Download, Receipt, Upload
+from fedbandit.errors import (
+    Closed,
+    DimensionMismatch,
+    FormatError,
+    InvalidInput,
+    LiveError,
+    NotReachable,
+    Refused,
+    StateMismatch,
+    UnusableModel,
+)
+from fedbandit.sdk.durable_agent import DurableAgent
+from fedbandit.sdk.next_model import NextModel, prepare
+from fedbandit.sdk.pauses import pause_point
+from fedbandit.sdk.restore_recovery import is_gap, require_nothing_twice, send_again
+from fedbandit.sdk.retry import LONGEST_WISH_S, Backoff
+from fedbandit.sdk.transport import Transport, TransportReply
+from fedbandit.wire.codec import SyncRequest, download_of, encode, request_of, require_sound
+
+logger = logging.getLogger("fedbandit.sdk")
+REFUSED_PAUSE_S = 300.0  # somebody has to act; ask again rarely, in case somebody did
+
+
+class SyncClient:
+    """Carries uploads and downloads in the thread of whoever calls; remembers failures and when to try again."""
+
+    def __init__(
+        self,
+        core: DurableAgent,
+        transport: Transport,
+        *,
+        backoff: Backoff,
+        timeout_s: float,
+        check_after_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.core = core
+        self.transport = transport
+        self.reachable: bool | None = None
+        self.last_error: LiveError | None = None
+        self.last_contact: float | None = None
+        self.next_attempt = 0.0
+        self.halted = False  # the settings changed: nothing travels until the application connects again
+        self.refused_model: str | None = None  # why the server's newest model is not in use
+        self.acknowledged: int | None = None  # the last upload that the server has, by its own words
+        self.ending = threading.Event()
+        self.clock = clock
+        self._backoff = backoff
+        self._timeout_s = timeout_s
+        self._check_after_s = check_after_s
+        self._asked = clock()  # whether data were taken out of the model
+        self._tag: str | None = None
+        self._tried: int = 0  # sequence of the upload that was last sent
+        self._one = threading.Lock()
+        self._until = math.inf  # when the turn that is under way must be over
+
+    # -- the two conversations ---------------------------------------------------------------------------------
+
+    def exchange(self, *, everything: bool = False, within_s: float | None = None) -> bool:
+        """Send the upload that is due (or, with `everything`, whatever there is) and adopt the answer; False: none."""
+        with self._turn(within_s) as timeout_s:
+            with self._noting_failures():
+                request = self._prepare(everything)
+            if request is None:
+                return False
+            pause_point()
+            body = encode(request)
+            with self._noting_failures():
+                self._sync(body, request.sequence, timeout_s)
+                self._require_merged(request.sequence)
+            self._heard()
+            return True
+
+    def refresh(self, *, within_s: float | None = None, if_corrected: bool = False) -> bool:
+        """Adopt the newest model; False when there is nothing new.
+
+        With `if_corrected` only where data were taken out of the model since, which a few hundred bytes tell.
+        """
+        with self._turn(within_s) as timeout_s:
+            before = self.core.model_version
+            with self._noting_failures():
+                self._asked = self.clock()
+                tag = f"W/{self._tag}" if if_corrected and self._tag else self._tag
+                answer = self.transport.state(self.core.incarnation, tag, timeout_s=self._left_s(timeout_s))
+                self.core.counters.refreshes += answer is not None or not if_corrected
+                if answer is not None:
+                    self._count(0, answer)
+                    self._take(answer, answers=None)
+                send_again(self, timeout_s)  # also after a 304: the server may still lack what it lacked before
+            self._heard()
+            return self.core.model_version != before
+
+    def check_in_s(self) -> float | None:
+        """How long until the server is to be asked whether data were taken out of the model; None: never."""
+        if self._check_after_s is None:
+            return None
+        since = self._asked if self.last_contact is None else max(self._asked, self.last_contact)
+        return max(since + self._check_after_s - self.clock(), 0.0)
+
+    @property
+    def is_put_off(self) -> bool:
+        """Whether the server answers, and will not take the upload that is in flight, or not now."""
+        error = self.last_error
+        return isinstance(error, Refused) or (isinstance(error, NotReachable) and error.retry_after_s is not None)
+
+    def check(self) -> None:
+        """Ask it while an upload is put off; what went wrong with that stays, and when it is tried again."""
+        error, attempt = self.last_error, self.next_attempt
+        try:
+            self.refresh(if_corrected=True)
+        finally:
+            self.last_error, self.next_attempt = error, attempt
+
+    def note(self, error: NotReachable) -> None:
+        """The server did not answer somebody else's question; try again in a while."""
+        left = self.next_attempt - self.clock()
+        if left > 0.0:  # somebody tried before the time: that moves the next regular try only if the server asks for it
+            wish = min(error.retry_after_s or 0.0, LONGEST_WISH_S)
+            self._failed(error, max(left, wish), reachable=False)
+        else:
+            self._failed(error, self._backoff.delay_s(error.retry_after_s), reachable=False)
+
+    def deliver(self, body: bytes, sequence: int, timeout_s: float) -> None:
+        """The upload of this sequence there, one answer back and adopted; the caller has the turn."""
+        if sequence == 1 and self.core.earlier:
+            require_nothing_twice(self, timeout_s)
+        pause_point()
+        answer = self.transport.sync(body, timeout_s=self._left_s(timeout_s))
+        pause_point()
+        self._count(len(body), answer)
+        self.core.counters.exchanges += 1
+        self._take(answer, answers=sequence)
+
+    def begin_anew(self) -> None:
+        """What the server said to the last life says nothing about the new one."""
+        self._tag = self.acknowledged = None
+
+    def probe(self, body: bytes, sequence: int) -> None:
+        """Ask what the server says to an upload; an answer is adopted."""
+        with self._turn(None) as timeout_s, self._noting_failures():
+            self.deliver(body, sequence, timeout_s)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _sync(self, body: bytes, sequence: int, timeout_s: float) -> None:
+        """Deliver an upload; a server that misses earlier ones gets them first, if we still have them."""
+        try:
+            self.deliver(body, sequence, timeout_s)
+        except Refused as error:
+            if not is_gap(error):
+                raise
+            answer = self.transport.state(self.core.incarnation, None, timeout_s=self._left_s(timeout_s))
+            if answer is None:
+                raise
+            self._take(answer, answers=None)
+            if not send_again(self, timeout_s):
+                raise
+            self.deliver(body, sequence, timeout_s)
+
+    @contextmanager
+    def _turn(self, within_s: float | None) -> Iterator[float]:
+        """Wait for our turn; gives the time that the network may take."""
+        if within_s is None:
+            with self._one:  # unlike `acquire`, safe from an exception that a signal handler raises
+                self._require_going()
+                yield self._timeout_s
+            return
+        begun = self.clock()
+        if not self._one.acquire(timeout=max(within_s, 0.0)):
+            raise NotReachable(f"{self.transport.address} has not answered an earlier exchange yet")
+        try:
+            self._require_going()
+            self._until = begun + within_s
+            yield self._left_s(self._timeout_s)
+        finally:
+            self._until = math.inf
+            self._one.release()
+
+    def _left_s(self, timeout_s: float) -> float:
+        """Seconds for one call; several calls of one turn share what `within_s` allows."""
+        left = min(timeout_s, self._until - self.clock())
+        if left <= 0.0:
+            raise NotReachable(f"{self.transport.address} did not answer in the time that was given")
+        return left
+
+    def _require_going(self) -> None:
+        self.core.check()
+        if self.halted and self.last_error is not None:
+            raise self.last_error
+
+    def _prepare(self, everything: bool) -> SyncRequest | None:
+        """The next request; it is in the journal, and on disk, before it travels."""
+        core = self.core
+        with core._lock:
+            core.check()
+            core.finish()
+            upload: Upload | None = core.in_flight
+            if upload is None and (everything or core.should_upload):
+                upload = core.upload_now()
+            if upload is None:
+                return None
+            is_saved = core.saved_sequence >= upload.sequence
+            version, unsent = core.model_version, core.n_unsent
+        if not is_saved:
+            core.save()
+            core.check()  # closed meanwhile: then nothing may be saved
+        pause_point()
+        request = request_of(upload, model_version=version, unsent=unsent)
+        if core.journal is not None and core.durable_sequence < upload.sequence:
+            # Saved is not on disk: an upload that the last answer made due was saved with that answer, without a sync.
+            core.journal.make_durable()
+            with core._lock:
+                if core.incarnation != upload.incarnation:
+                    return None  # `rejoin` has taken it over meanwhile
+                core.durable_sequence = upload.sequence
+        core.counters.retries += self._tried == upload.sequence
+        self._tried = upload.sequence
+        return request
+
+    def _take(self, answer: TransportReply, *, answers: int | None) -> None:
+        """Adopt an answer, which is one to the upload `answers`, or to none.
+
+        The upload in flight is merged if the answer to it says so. Otherwise a number is no evidence: a copy of this
+        state may have sent another upload under it. So it travels (again), and the server compares the content.
+        """
+        core, reply = self.core, answer.reply
+        flight = core.in_flight
+        if flight is not None and answers != flight.sequence and reply.acknowledged == flight.sequence:
+            reply = msgspec.structs.replace(reply, acknowledged=flight.sequence - 1)
+            answer = replace(answer, reply=reply)
+        if reply.settings and core.settings_id and reply.settings != core.settings_id:
+            self._halt(reply.acknowledged)
+        download = self._download(answer)
+        pause_point()
+        if download.acknowledged > core.sequence:
+            self.halted = True
+            raise StateMismatch(
+                f"the server has merged upload {download.acknowledged} of this life of agent {core.agent_id!r}, which "
+                f"remembers only {core.sequence}: the state is an old copy. Nothing travels, so that nothing counts "
+                f"twice; begin anew in another directory"
+            )
+        with core.building:
+            following = self._prepared(download)
+            with core._lock:
+                if core.ended is not None:
+                    return  # like a reply that was lost: the next process sends the upload again
+                # An exception in between leaves nothing that a later answer "not modified" would be read with.
+                self._tag = self.acknowledged = None
+                self._adopt(download, following)
+                self._tag, self.acknowledged = answer.tag, download.acknowledged
+        pause_point()
+        core.save()
+        pause_point()
+        if core.journal is not None:
+            core.journal.tidy()
+
+    def _prepared(self, download: Download) -> NextModel | None:
+        """The model of a download; None if no decision can rest on it, which `status` then says."""
+        try:
+            following = prepare(self.core, download)
+        except FormatError as error:
+            raise self._nonsense(error) from None
+        except UnusableModel as error:
+            if self.refused_model != str(error):
+                logger.error("agent %s: %s (decisions go on with the model before)", self.core.agent_id, error)
+            self.refused_model = str(error)
+            return None
+        self.refused_model = None
+        return following
+
+    def _adopt(self, download: Download, following: NextModel | None) -> None:
+        """The upload counts in any case; a model that cannot be used leaves the one before in its place."""
+        core = self.core
+        if following is None:
+            core.adopt(Receipt(core.agent_id, download.acknowledged))
+            return
+        if download.version < core.model_version:
+            # Questions go out one at a time, so this is no late answer: the server itself went back.
+            logger.warning("agent %s: the server went back to version %d", core.agent_id, download.version)
+            core.model_version = 0
+        core.adopt_prepared(following)
+
+    def _download(self, answer: TransportReply) -> Download:
+        download = self._usable(answer)
+        if download.agent_id != self.core.agent_id or download.stats.dim != self.core.dim:
+            raise Refused(
+                f"{self.transport.address} answered agent {download.agent_id!r} with {download.stats.dim} features; "
+                f"expected {self.core.agent_id!r} and {self.core.dim}",
+                reason=DimensionMismatch.code if download.stats.dim != self.core.dim else InvalidInput.code,
+            )
+        return download
+
+    def _usable(self, answer: TransportReply) -> Download:
+        """The download, if one can decide on it: nothing of another one may be adopted, whoever sent it."""
+        try:
+            download = download_of(answer.reply)
+            pause_point()
+            require_sound(answer.reply, self.core.rule.lam)
+        except FormatError as error:
+            raise self._nonsense(error) from None
+        return download
+
+    def _nonsense(self, error: FormatError) -> NotReachable:
+        return NotReachable(f"{self.transport.address} answered with something else than a model: {error}")
+
+    def _halt(self, acknowledged: int) -> None:
+        """The upload counts if the server says so; its model is of another kind now, and is not adopted."""
+        with self.core._lock:
+            if self.core.ended is None:
+                self.core.adopt(Receipt(self.core.agent_id, acknowledged))
+        self.core.save()
+        self.halted = True
+        raise Refused(
+            f"the settings of model {self.core.settings.name!r} changed on the server; decisions go on with the old "
+            f"ones and observations are kept: connect again to use the new ones",
+            reason="settings_changed",
+            status=409,
+        )
+
+    def _count(self, n_sent: int, answer: TransportReply) -> None:
+        self.core.counters.bytes_sent += n_sent
+        self.core.counters.bytes_received += answer.n_bytes
+
+    def _require_merged(self, sequence: int) -> None:
+        upload = self.core.in_flight
+        if upload is not None and upload.sequence == sequence:
+            raise Refused(
+                f"{self.transport.address} answered upload {sequence} without having merged it", reason="not_merged"
+            )
+
+    @contextmanager
+    def _noting_failures(self) -> Iterator[None]:
+        """Remember what went wrong, and when to try again."""
+        try:
+            yield
+        except NotReachable as error:
+            self.note(error)
+            raise
+        except Closed:
+            raise
+        except Refused as error:
+            self._failed(error, REFUSED_PAUSE_S, reachable=True)
+            raise
+        except LiveError as error:
+            self._failed(error, self._backoff.delay_s(), reachable=self.reachable)
+            raise
+
+    def _heard(self) -> None:
+        """The server answered."""
+        if self.reachable is False:
+            logger.info("agent %s: %s answers again", self.core.agent_id, self.transport.address)
+        self.core.want_model(False)
+        self.reachable = True
+        self.last_error = None
+        self.last_contact = self.clock()
+        self.next_attempt = 0.0
+        self._backoff.reset()
+
+    def _failed(self, error: LiveError, delay_s: float, *, reachable: bool | None) -> None:
+        is_news = type(self.last_error) is not type(error) or str(self.last_error) != str(error)
+        level = logging.DEBUG if not is_news else logging.WARNING if isinstance(error, NotReachable) else logging.ERROR
+        logger.log(level, "agent %s: %s (decisions go on)", self.core.agent_id, error)
+        self.reachable = reachable
+        self.last_error = error
+        self.next_attempt = self.clock() + delay_s

@@ -1,0 +1,1 @@
+"""Administration: operations, tokens, backups."""

@@ -1,0 +1,138 @@
+"""What an administrator can do, without HTTP: models and agents come and go, and people get tokens."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import numpy as np
+from safetensors.numpy import save
+
+from fedbandit.algorithms.messages import stats_from_bytes
+from fedbandit.core.ridge import RidgeModel
+from fedbandit.errors import AlreadyExists, InvalidParameter, UnknownAgent
+from fedbandit.service.admin.auth import hash_token, new_token
+from fedbandit.service.container import Container
+from fedbandit.service.model import Model
+from fedbandit.service.stores.base import ModelState, Role
+from fedbandit.wire.identifiers import check_agent_id, check_token_name
+from fedbandit.wire.settings import ModelSettings
+
+ADMIN = "admin"
+ENVIRONMENT = "environment"
+
+
+async def create_model(container: Container, settings: ModelSettings) -> Model:
+    """A new model at its prior."""
+    model = await container.store.create(settings, uid=uuid.uuid4().hex, now=container.clock())
+    container.history.event(model, "created")
+    container.log.info("model_created", model=settings.name, dim=settings.dim)
+    return model
+
+
+async def delete_model(container: Container, name: str) -> None:
+    """The model, its agents and their tokens are gone."""
+    await container.store.delete(name)
+    container.metrics.forget_model(name)
+    container.log.info("model_deleted", model=name)
+
+
+async def add_agent(container: Container, model: str, agent: str, *, renew: bool = False) -> str:
+    """The token of a new agent, or with `renew` a new token for one that exists; it is shown only here."""
+    token = new_token()
+    is_known = renew and await _is_enrolled(container, model, check_agent_id(agent))
+    await container.store.enroll(model, check_agent_id(agent), hash_token(token), now=container.clock(), renew=renew)
+    container.history.event(await container.store.load(model), "renewed" if is_known else "enrolled", agent)
+    container.log.info("agent_renewed" if is_known else "agent_added", model=model, agent=agent)
+    return token
+
+
+async def _is_enrolled(container: Container, model: str, agent: str) -> bool:
+    try:
+        await container.store.agent(model, agent)
+    except UnknownAgent:
+        return False
+    return True
+
+
+async def revoke_agent(container: Container, model: str, agent: str) -> None:
+    """The agent's token is worth nothing any more."""
+    await container.store.revoke(model, agent, now=container.clock())
+    container.history.event(await container.store.load(model), "revoked", agent)
+    container.log.info("agent_revoked", model=model, agent=agent)
+
+
+async def forget_agent(container: Container, model: str, agent: str) -> Model:
+    """The model as if the agent had never uploaded anything."""
+    after = await container.store.forget(model, agent, now=container.clock())
+    container.history.event(after, "forgotten", agent)
+    container.history.trails.drop(after.uid, agent)
+    container.history.changed(after, (await container.store.state(model)).packed)
+    container.log.info("agent_forgotten", model=model, agent=agent, version=after.version)
+    return after
+
+
+async def quarantine_agent(container: Container, model: str, agent: str, *, on: bool) -> Model:
+    """Take an agent's contribution out of the model, with all that it uploads from now on; or put all of it back."""
+    before = await container.store.agent(model, agent)
+    after = await container.store.quarantine(model, agent, on=on, now=container.clock())
+    if before.quarantined != on:
+        container.history.event(after, "quarantined" if on else "released", agent)
+        container.history.changed(after, (await container.store.state(model)).packed)
+        container.log.info(
+            "agent_quarantined" if on else "agent_released", model=model, agent=agent, version=after.version
+        )
+    return after
+
+
+async def add_token(container: Container, name: str, role: Role, *, replace: bool = False) -> str:
+    """A token for a person or a program that looks (viewer) or manages (admin); it is shown only here."""
+    check_token_name(name)
+    if name == ENVIRONMENT:
+        raise InvalidParameter(f"the token name {name!r} is the server's own; choose another")
+    token = new_token()
+    if not await container.store.put_token(name, role, hash_token(token), now=container.clock(), replace=replace):
+        raise AlreadyExists(f"there is a token named {name!r} already")
+    container.log.info("token_added", name=name, role=role)
+    return token
+
+
+async def drop_token(container: Container, name: str) -> None:
+    """The token of this name, if there is one, is worth nothing any more."""
+    if await container.store.drop_token(name):
+        container.log.info("token_dropped", name=name)
+
+
+async def first_admin_token(container: Container, *, renew: bool = False) -> str | None:
+    """The admin token to print: at the very first start, or when a new one is asked for; None at any other."""
+    given = container.settings.admin_token
+    if given:
+        if len(given) < 16:
+            raise InvalidParameter("expected an admin token of at least 16 characters")
+        await container.store.put_token(ENVIRONMENT, "admin", hash_token(given), now=container.clock(), replace=True)
+    else:  # whoever takes the variable away means the token, too
+        await drop_token(container, ENVIRONMENT)
+    token = new_token()
+    if given and not renew:
+        return None
+    is_new = await container.store.put_token(ADMIN, "admin", hash_token(token), now=container.clock(), replace=renew)
+    return token if is_new else None
+
+
+def export(state: ModelState) -> bytes:
+    """The model as safetensors: Sigma, b, theta_hat, n_obs and reward sums, with the settings in the metadata."""
+    model = state.model
+    stats = stats_from_bytes(state.packed, model.settings.dim)
+    tensors = {
+        "Sigma": np.ascontiguousarray(stats.Sigma),
+        "b": np.ascontiguousarray(stats.b),
+        "theta_hat": np.ascontiguousarray(RidgeModel(stats).theta_hat),
+        "n_obs": np.array([stats.n_obs], dtype=np.int64),
+        "reward_sums": np.array([stats.reward_sum, stats.reward_sq_sum]),
+    }
+    about = {
+        "format": "fedbandit-model",
+        "format_version": "1",
+        "model": json.dumps(model.to_dict(), sort_keys=True),
+    }
+    return save(tensors, metadata=about)

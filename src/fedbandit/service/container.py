@@ -1,0 +1,91 @@
+"""The parts of a running server, made once and handed to whoever needs them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedbandit.errors import MissingExtra
+from fedbandit.service.admin.auth import Authenticator
+from fedbandit.service.exchange.coordinator import Coordinator
+from fedbandit.service.history import ModelHistory
+from fedbandit.service.http.body_memory import BodyMemory
+from fedbandit.service.settings import MEMORY, ServerSettings
+from fedbandit.service.stores.base import Store
+from fedbandit.service.stores.memory import MemoryStore
+from fedbandit.service.telemetry import Metrics, RequestIds
+
+Clock = Callable[[], float]
+
+
+@dataclass(slots=True)
+class Container:
+    """What routes work with."""
+
+    settings: ServerSettings
+    store: Store
+    gate: Authenticator
+    coordinator: Coordinator
+    history: ModelHistory
+    metrics: Metrics
+    log: Any
+    clock: Clock
+    memory: BodyMemory
+    request_ids: RequestIds = field(default_factory=RequestIds)
+    one_matrix: asyncio.Lock = field(default_factory=asyncio.Lock)  # answers that need Σ in full, one at a time
+    is_started: bool = False
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)  # set at the first signal: open streams shall end
+
+    async def start(self) -> None:
+        """Open the store; nothing happens if that was done before."""
+        if self.is_started:
+            return
+        await self.store.open()
+        self.history.start()
+        self.is_started = True
+
+    async def stop(self) -> None:
+        """Answer everything that was accepted, then let go of the store."""
+        await self.coordinator.drain()
+        await self.history.stop()
+        await self.store.close()
+        self.is_started = False
+
+
+def make_store(settings: ServerSettings) -> Store:
+    """The store that the settings name, not yet open."""
+    if settings.database.startswith(MEMORY):
+        return MemoryStore()
+    if settings.database:
+        try:
+            from fedbandit.service.stores.postgres import PostgresStore
+        except ImportError:
+            raise MissingExtra("PostgreSQL needs asyncpg: install fedbandit[server,postgres]") from None
+        return PostgresStore(settings.database, pool_size=settings.pool_size)
+    from fedbandit.service.stores.sqlite.store import SqliteStore
+
+    return SqliteStore(Path(settings.data))
+
+
+def make_container(
+    settings: ServerSettings, log: Any, *, store: Store | None = None, clock: Clock = time.time
+) -> Container:
+    """All parts, wired; nothing is open or running yet."""
+    store = make_store(settings) if store is None else store
+    metrics = Metrics()
+    history = ModelHistory(store, log, clock)
+    coordinator = Coordinator(
+        store,
+        metrics,
+        history,
+        log,
+        clock=clock,
+        max_batch=settings.max_batch,
+        max_queue=settings.max_queue,
+    )
+    memory = BodyMemory(settings.max_inflight_mb << 20)
+    return Container(settings, store, Authenticator(store), coordinator, history, metrics, log, clock, memory)

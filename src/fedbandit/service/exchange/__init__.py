@@ -1,0 +1,1 @@
+"""The exchange: an upload in, a download out, merged exactly once."""

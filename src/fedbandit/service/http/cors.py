@@ -1,0 +1,73 @@
+"""Pages from elsewhere: which origins a browser may let talk to the routes that agents use (CORS).
+
+An agent shows its token in a header and never a cookie, so credentials in the browser's sense are never allowed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fedbandit.errors import InvalidParameter
+
+ANY = "*"
+ORIGIN = re.compile(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
+AGENT_ROUTES = re.compile(r"/v1/models/[^/]+(?:/sync|/state)?")
+MAX_AGE_S = 7200  # browsers ask again after that, so a withdrawn origin is out after two hours at most
+
+PREFLIGHT = [
+    (b"access-control-allow-methods", b"GET, POST"),
+    (b"access-control-allow-headers", b"Authorization, Content-Type, If-None-Match"),
+    (b"access-control-max-age", str(MAX_AGE_S).encode()),
+    (b"content-length", b"0"),
+]
+EXPOSED = (b"access-control-expose-headers", b"ETag, Retry-After, X-Request-Id")
+VARY = (b"vary", b"Origin")
+
+
+def check_origins(origins: tuple[str, ...]) -> None:
+    """`InvalidParameter` unless each is what a browser would send, or there is only a star."""
+    for origin in origins:
+        if not ORIGIN.fullmatch(origin) and origin != ANY:
+            raise InvalidParameter(
+                f"expected allow_origin as https://host or https://host:port in small letters, without a path, "
+                f"got {origin!r}"
+            )
+    if ANY in origins and len(origins) > 1:
+        raise InvalidParameter("expected allow_origin as a list of origins or as '*' alone")
+
+
+class CorsMiddleware:
+    """Plain ASGI middleware: answers a browser's question beforehand, and marks each answer, errors too."""
+
+    def __init__(self, app: ASGIApp, allowed: tuple[str, ...]) -> None:
+        self._app = app
+        self._allowed = frozenset(allowed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not AGENT_ROUTES.fullmatch(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        marks = self._marks(headers.get("origin", ""))
+        if scope["method"] == "OPTIONS" and len(marks) > 1 and "access-control-request-method" in headers:
+            await send({"type": "http.response.start", "status": 204, "headers": [*marks, *PREFLIGHT]})
+            await send({"type": "http.response.body", "body": b""})
+            return
+
+        async def send_marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *marks]
+            await send(message)
+
+        await self._app(scope, receive, send_marked)
+
+    def _marks(self, origin: str) -> list[tuple[bytes, bytes]]:
+        """Headers of every answer; a cache must know that they depend on who asks."""
+        if ANY in self._allowed:
+            return [(b"access-control-allow-origin", b"*"), EXPOSED]
+        if origin in self._allowed:
+            return [(b"access-control-allow-origin", origin.encode()), EXPOSED, VARY]
+        return [VARY]

@@ -1,0 +1,285 @@
+"""The JSON surface: models, agents and tokens. Each route is glue between the request and one call."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedbandit.service.admin import operations
+from fedbandit.service.admin.auth import require
+from fedbandit.service.container import Container
+from fedbandit.service.exchange.endpoint import BIG_DIM
+from fedbandit.service.insight import ModelInsight, largest_shares, with_contribution
+from fedbandit.service.stores.base import PageQuery, Principal
+from fedbandit.wire import codec
+from fedbandit.wire.settings import ModelSettings
+
+router = APIRouter(prefix="/v1")
+
+
+def container_of(request: Request) -> Container:
+    """The parts of the server that handles the request."""
+    container: Container = request.app.state.container
+    return container
+
+
+async def principal_of(request: Request) -> Principal:
+    """Whose token came with the request."""
+    return await container_of(request).gate.principal(request.headers.get("authorization"))
+
+
+async def admin_only(principal: Annotated[Principal, Depends(principal_of)]) -> Principal:
+    """An administrator."""
+    require(principal, "admin")
+    return principal
+
+
+async def people_only(principal: Annotated[Principal, Depends(principal_of)]) -> Principal:
+    """An administrator or a viewer."""
+    require(principal, "admin", "viewer")
+    return principal
+
+
+async def reader(model: str, principal: Annotated[Principal, Depends(principal_of)]) -> Principal:
+    """Whoever may read a model: people, and the model's own agents."""
+    require(principal, "admin", "viewer", "agent", model=model)
+    return principal
+
+
+Served = Annotated[Container, Depends(container_of)]
+Reader = Annotated[Principal, Depends(reader)]
+ADMIN = [Depends(admin_only)]
+PEOPLE = [Depends(people_only)]
+
+
+class Strict(BaseModel):
+    """A body in which an unknown field is a mistake that is told, not ignored."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class NewModel(Strict):
+    """What a model fixes; `beta` is a number, or `radius` an object with its kind and numbers."""
+
+    name: str
+    dim: int = Field(ge=1, le=codec.MAX_DIM)
+    lam: float = 1.0
+    alpha: float = 1.0
+    beta: float | None = None
+    radius: dict[str, Any] | None = None
+    features: list[str] | None = None
+    action_bound: float | None = None
+    reward_bound: float | None = None
+    max_rate: float | None = None
+    max_share: float | None = None
+
+
+class NewAgent(Strict):
+    """An agent to let in; `renew` gives one that exists a new token."""
+
+    name: str
+    renew: bool = False
+
+
+class NewToken(Strict):
+    """A token for a person or a program."""
+
+    name: str
+    role: Literal["viewer", "admin"] = "viewer"
+    replace: bool = False
+
+
+# -- models
+
+
+@router.post("/models", status_code=201, dependencies=ADMIN)
+async def create_model(body: NewModel, container: Served) -> dict[str, Any]:
+    """Create a model at its prior."""
+    return (await operations.create_model(container, ModelSettings.of_request(body.model_dump()))).to_dict()
+
+
+@router.get("/models", dependencies=PEOPLE)
+async def list_models(container: Served) -> dict[str, Any]:
+    """All models, by name."""
+    return {"models": [model.to_dict() for model in await container.store.models()]}
+
+
+@router.get("/models/{model}")
+async def show_model(model: str, container: Served, who: Reader) -> dict[str, Any]:
+    """Settings, version and totals of a model; an agent's token is also told whose it is."""
+    answer = (await container.store.load(model)).to_dict()
+    return {**answer, "agent": who.name} if who.role == "agent" else answer
+
+
+@router.delete("/models/{model}", status_code=204, dependencies=ADMIN)
+async def delete_model(model: str, container: Served) -> Response:
+    """Delete a model with its agents and their tokens."""
+    await operations.delete_model(container, model)
+    return Response(status_code=204)
+
+
+@router.get("/models/{model}/export", dependencies=PEOPLE, response_class=Response)
+async def export_model(model: str, container: Served) -> Response:
+    """The model as a safetensors file, with its settings in the metadata."""
+    async with container.one_matrix:
+        content = await asyncio.to_thread(
+            operations.export, await container.store.state(model)
+        )  # a factorisation, and copies
+    name = f'attachment; filename="{model}.safetensors"'
+    return Response(content, media_type="application/octet-stream", headers={"Content-Disposition": name})
+
+
+@router.get("/models/{model}/state", response_class=Response)
+async def download(
+    model: str,
+    container: Served,
+    who: Reader,
+    incarnation: str = "",
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """The model's state as msgpack, without an upload; 304 when `If-None-Match` names the current one.
+
+    With a weak tag (`W/` before that of an earlier answer) 304 also when uploads were added since, and none taken out.
+    """
+    current = await container.store.load(model)
+    tag = current.tag
+    if if_none_match == tag or (if_none_match is not None and current.has_all_of(if_none_match)):
+        container.metrics.downloads.labels("unchanged").inc()
+        return Response(status_code=304, headers={"ETag": tag})
+    # The ledger is read before the state: what is acknowledged is then surely in it.
+    acknowledged = 0
+    if who.role == "agent":
+        agent = await container.store.agent(model, who.name)
+        acknowledged = agent.sequence if agent.incarnation == incarnation else 0
+    state = await container.store.state(model)
+    container.metrics.downloads.labels("sent").inc()
+    reply = codec.SyncReply(
+        agent=who.name if who.role == "agent" else "",
+        version=state.model.version,
+        acknowledged=acknowledged,
+        dim=state.model.settings.dim,
+        stats=state.packed,
+        settings=state.model.settings_id,
+    )
+    body = codec.encode(reply) if reply.dim < BIG_DIM else await asyncio.to_thread(codec.encode, reply)
+    return Response(body, media_type=codec.CONTENT_TYPE, headers={"ETag": state.model.tag})
+
+
+@router.get("/models/{model}/insight", dependencies=PEOPLE)
+async def model_insight(
+    model: str, container: Served, limit: Annotated[int, Query(ge=1, le=1000)] = 10
+) -> dict[str, Any]:
+    """The model's guarantee, the radius it needs, its estimates, and the `limit` largest shares of information."""
+    async with container.one_matrix:
+        insight = await asyncio.to_thread(ModelInsight, await container.store.state(model))
+        shares = await largest_shares(container.store, insight, limit)
+        return insight.to_dict() | shares.to_dict()
+
+
+@router.get("/models/{model}/events", dependencies=PEOPLE)
+async def list_events(
+    model: str, container: Served, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+) -> dict[str, Any]:
+    """What happened lately, newest first: created, enrolled, renewed, revoked, refused and why, forgotten."""
+    return {"events": await container.store.events(model, limit=limit)}
+
+
+@router.get("/models/{model}/samples", dependencies=PEOPLE)
+async def list_samples(model: str, container: Served) -> dict[str, Any]:
+    """Where the model stood over time, oldest first; sums since its creation."""
+    return {"samples": await container.store.samples(model)}
+
+
+# -- agents
+
+
+@router.post("/models/{model}/agents", status_code=201, dependencies=ADMIN)
+async def add_agent(model: str, body: NewAgent, container: Served) -> dict[str, Any]:
+    """Let an agent in; its token is in this answer and nowhere else."""
+    token = await operations.add_agent(container, model, body.name, renew=body.renew)
+    return {"model": model, "name": body.name, "token": token}
+
+
+@router.get("/models/{model}/agents", dependencies=PEOPLE)
+async def list_agents(
+    model: str, container: Served, page: int = 1, per_page: int = 50, sort: str = "name", search: str = ""
+) -> dict[str, Any]:
+    """A page of agents; `-` before the sort key turns the order round."""
+    query = PageQuery(page=page, per_page=per_page, sort=sort, search=search)
+    found = await container.store.agents(model, query)
+    agents = [agent.to_dict() for agent in found.agents]
+    return {"agents": agents, "total": found.total, "page": page, "per_page": per_page}
+
+
+@router.get("/models/{model}/agents/{agent}")
+async def show_agent(model: str, agent: str, container: Served, who: Reader) -> dict[str, Any]:
+    """One agent: last seen, incarnation, sequence, what it contributed."""
+    require(who, "admin", "viewer", "agent", model=model, agent=agent)
+    return (await container.store.agent(model, agent)).to_dict()
+
+
+@router.get("/models/{model}/agents/{agent}/influence", dependencies=PEOPLE)
+async def agent_influence(model: str, agent: str, container: Served) -> dict[str, Any]:
+    """The agent's share of the information in the model, and how far its data move the estimate.
+
+    For an agent in quarantine: what they would do if it were released.
+    """
+    async with container.one_matrix:
+        found = await container.store.agent(model, agent)
+        contribution = await container.store.contribution(model, agent)
+        state = await container.store.state(model)
+        if found.quarantined and contribution is not None:
+            state = with_contribution(state, contribution)
+        influence = await asyncio.to_thread(lambda: ModelInsight(state).influence(contribution))
+    return {**influence.to_dict(), "quarantined": found.quarantined}
+
+
+@router.post("/models/{model}/agents/{agent}/revoke", dependencies=ADMIN)
+async def revoke_agent(model: str, agent: str, container: Served) -> dict[str, Any]:
+    """Make the agent's token worthless, at once and on every replica; its contribution stays."""
+    await operations.revoke_agent(container, model, agent)
+    return (await container.store.agent(model, agent)).to_dict()
+
+
+@router.post("/models/{model}/agents/{agent}/forget", dependencies=ADMIN)
+async def forget_agent(model: str, agent: str, container: Served) -> dict[str, Any]:
+    """Remove the agent's contribution exactly; the model is what the others' data give."""
+    return (await operations.forget_agent(container, model, agent)).to_dict()
+
+
+@router.post("/models/{model}/agents/{agent}/quarantine", dependencies=ADMIN)
+async def quarantine_agent(model: str, agent: str, container: Served) -> dict[str, Any]:
+    """Take the agent's contribution out of the model; what it uploads from now on is kept apart, and counted once."""
+    return (await operations.quarantine_agent(container, model, agent, on=True)).to_dict()
+
+
+@router.post("/models/{model}/agents/{agent}/release", dependencies=ADMIN)
+async def release_agent(model: str, agent: str, container: Served) -> dict[str, Any]:
+    """Release an agent from quarantine: merge its contribution and everything it uploaded meanwhile."""
+    return (await operations.quarantine_agent(container, model, agent, on=False)).to_dict()
+
+
+# -- tokens of people
+
+
+@router.get("/tokens", dependencies=ADMIN)
+async def list_tokens(container: Served) -> dict[str, Any]:
+    """Who has a token, agents left out: names and roles, never the tokens."""
+    return {"tokens": [{"name": who.name, "role": who.role} for who in await container.store.tokens()]}
+
+
+@router.delete("/tokens/{name}", status_code=204, dependencies=ADMIN)
+async def delete_token(name: str, container: Served) -> Response:
+    """Make a token worthless, at once and on every replica."""
+    await operations.drop_token(container, name)
+    return Response(status_code=204)
+
+
+@router.post("/tokens", status_code=201, dependencies=ADMIN)
+async def add_token(body: NewToken, container: Served) -> dict[str, Any]:
+    """A token for somebody who looks (viewer) or manages (admin); it is in this answer and nowhere else."""
+    token = await operations.add_token(container, body.name, body.role, replace=body.replace)
+    return {"name": body.name, "role": body.role, "token": token}

@@ -1,0 +1,329 @@
+"""What a model's sums say: guarantee, radius needed, estimates, shares of information, one agent's influence.
+
+The API, the dashboard and the command line read the same numbers from here. Nothing here confirms a guarantee: an
+assumption that no test checks is called assumed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from fedbandit.algorithms.messages import n_packed, stats_from_bytes
+from fedbandit.core import radius as radii
+from fedbandit.core.arrays import Vector
+from fedbandit.core.consistency import distance_to_ball, least_noise_scale
+from fedbandit.core.ridge import RidgeModel
+from fedbandit.core.statistics import packed_length
+from fedbandit.core.theory import exogenous_radius
+from fedbandit.errors import InvalidParameter
+from fedbandit.service.formatting import count, number
+from fedbandit.service.model import Model, totals_of
+from fedbandit.service.stores.base import MAX_PER_PAGE, ModelState, PageQuery, Store
+
+Verdict = Literal["assumed", "contradicted", "none"]
+CheckState = Literal["assumed", "consistent", "contradicted"]
+ProvenRadius = radii.Paper | radii.Adaptive | radii.Exogenous | radii.Counted
+DELTA = 0.01  # failure probability of the radius that is estimated beside a fixed one
+ENOUGH = 1.001  # a radius that is short by less than this factor is not worth a warning
+MAX_COMPARED_BYTES = 64 << 20  # of agents' sums that are read to find the largest shares
+MAX_COMPARED = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class AssumptionCheck:
+    """One assumption of the radius: tested and consistent, contradicted by the data, or not testable here."""
+
+    assumption: str
+    state: CheckState
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """`beta` is the radius in use, `beta_needed` what covers θ* at the effective alpha and with all enrolled agents."""
+
+    verdict: Verdict
+    explanation: str
+    beta: float
+    beta_needed: float | None
+    normal_alpha: float  # what an upload may show without any latency
+    noise: float | None = None  # estimated from the data
+    checks: tuple[AssumptionCheck, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CoefficientInterval:
+    """A value for one feature with its half-width β·√(Σ⁻¹)ᵢᵢ."""
+
+    feature: str
+    value: float
+    half_width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Influence:
+    """What one agent's data do to a model: their share of the information, and how far they move the estimate."""
+
+    share: float  # tr(Σ⁻¹Σ_a)/d; all agents' and the prior's, tr(Σ⁻¹λI)/d, add to 1
+    shift: float  # ‖θ̂ − θ̂₋ₐ‖_Σ, how far θ̂ would move without the agent
+    beta: float  # the radius to compare the shift with
+    change: Vector  # θ̂ − θ̂₋ₐ, by feature
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the API."""
+        numbers = {"share": self.share, "shift": _finite(self.shift), "beta": _finite(self.beta)}
+        return {**numbers, "change": self.change.tolist()}
+
+
+@dataclass(frozen=True, slots=True)
+class LargestShares:
+    """The agents with the largest shares of information, largest first, among the `n_compared` with most data."""
+
+    largest: list[tuple[str, float]]
+    n_compared: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the API."""
+        shares = [{"agent": agent, "share": share} for agent, share in self.largest]
+        return {"largest_shares": shares, "n_compared": self.n_compared}
+
+
+class ModelInsight:
+    """A model's sums, factorised once; O(d³)."""
+
+    def __init__(self, state: ModelState) -> None:
+        self.model = state.model
+        self.ridge = RidgeModel(stats_from_bytes(state.packed, state.model.settings.dim))
+        self.guarantee = assess(self.model, self.ridge)
+        self._share_weights = self.ridge.share_weights()
+
+    @property
+    def information(self) -> float:
+        """ρ = log det Σ − d log λ, the information in all the data."""
+        return _information(self.model, self.ridge)
+
+    @property
+    def prior_share(self) -> float:
+        """tr(Σ⁻¹ λI)/d: the share of information that is still the prior's."""
+        return self.model.settings.lam * float(np.trace(self.ridge.inverse)) / self.model.settings.dim
+
+    def share(self, contribution: bytes | None) -> float:
+        """tr(Σ⁻¹ Σ_a)/d of an agent's sum. With the prior's share, all agents' shares add to exactly 1."""
+        if contribution is None:
+            return 0.0
+        packed = np.frombuffer(contribution, dtype="<f8", count=packed_length(self.model.settings.dim))
+        return float(self._share_weights @ packed)
+
+    def influence(self, contribution: bytes | None) -> Influence:
+        """The influence of everything that was merged from one agent, by a fit without it; O(d³)."""
+        settings, beta = self.model.settings, self.guarantee.beta
+        if contribution is None:
+            return Influence(0.0, 0.0, beta, np.zeros(settings.dim))
+        rest = self.ridge.stats - stats_from_bytes(contribution, settings.dim)
+        # Rounding must not leave a diagonal below λ where nearly all the data are taken out.
+        Sigma = rest.Sigma.copy()
+        np.fill_diagonal(Sigma, np.maximum(np.diagonal(Sigma), settings.lam))
+        theta = RidgeModel(replace(rest, Sigma=Sigma)).theta_hat
+        return Influence(self.share(contribution), self.ridge.distance(theta), beta, self.ridge.theta_hat - theta)
+
+    def intervals(self, values: Vector, *, limit: int, sort: bool = False) -> list[CoefficientInterval]:
+        """Values by feature beside the half-widths of the model, the largest first with `sort` or beyond `limit`."""
+        order = np.arange(len(values))
+        if sort or len(values) > limit:
+            order = np.argsort(-np.abs(values), kind="stable")[:limit]
+        names = self.model.settings.features or [f"feature {i + 1}" for i in range(len(values))]
+        widths = self.guarantee.beta * np.sqrt(np.diagonal(self.ridge.inverse))
+        return [CoefficientInterval(names[i], float(values[i]), float(widths[i])) for i in order]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the API; null for a radius that has no value."""
+        found, theta = self.guarantee, self.ridge.theta_hat
+        intervals = self.intervals(theta, limit=len(theta))
+        return {
+            "model": self.model.settings.name,
+            "version": self.model.version,
+            "guarantee": found.verdict,
+            "explanation": found.explanation,
+            "checks": [asdict(check) for check in found.checks],
+            "beta": _finite(found.beta),
+            "beta_needed": _finite(found.beta_needed),
+            "effective_alpha": self.model.effective_alpha,
+            "normal_alpha": _finite(found.normal_alpha),
+            "noise": found.noise,
+            "information": self.information,
+            "prior_share": self.prior_share,
+            "estimates": [{**asdict(item), "half_width": _finite(item.half_width)} for item in intervals],
+        }
+
+
+async def largest_shares(store: Store, insight: ModelInsight, limit: int) -> LargestShares:
+    """The largest shares of all agents; of those with most observations where there are too many to compare."""
+    name, dim = insight.model.settings.name, insight.model.settings.dim
+    n_most = max(min(MAX_COMPARED, MAX_COMPARED_BYTES // (8 * n_packed(dim))), limit)
+    found: list[tuple[str, float]] = []
+    n_pages = -(-min(n_most, insight.model.n_agents) // MAX_PER_PAGE)
+    for page in range(1, n_pages + 1):
+        query = PageQuery(page=page, per_page=min(MAX_PER_PAGE, n_most), sort="-n_obs")
+        for agent in (await store.agents(name, query)).agents:
+            # One at a time: the sums of all agents together may not fit into memory.
+            total = await store.contribution(name, agent.name) if agent.counts else None
+            found.append((agent.name, insight.share(total)))
+    found.sort(key=lambda item: (-item[1], item[0]))
+    return LargestShares(found[:limit], len(found))
+
+
+def with_contribution(state: ModelState, contribution: bytes) -> ModelState:
+    """The state as it would be with the sum of an agent that is in quarantine."""
+    packed = (np.frombuffer(state.packed, dtype="<f8") + np.frombuffer(contribution, dtype="<f8")).tobytes()
+    n_obs, reward_sum, reward_sq_sum = totals_of(packed, state.model.settings.dim)
+    model = replace(state.model, n_obs=n_obs, reward_sum=reward_sum, reward_sq_sum=reward_sq_sum)
+    return ModelState(model, packed)
+
+
+def normal_alpha(model: Model, ridge: RidgeModel) -> float:
+    """The largest growth, as an α, that an upload shows when nothing is late: (1+α)(1+L²/λ) − 1.
+
+    The determinant test fires on the observation that crosses the threshold, and that one travels too; it multiplies
+    the determinant by 1 + xᵀΣ⁻¹x ≤ 1 + L²/λ. Where the model sets no L, twice the mean ‖x‖² so far stands for L².
+    """
+    settings, stats = model.settings, ridge.stats
+    if settings.action_bound is not None:
+        square = settings.action_bound**2
+    else:
+        trace = float(stats.Sigma.trace()) - settings.dim * settings.lam
+        square = 2.0 * trace / stats.n_obs if stats.n_obs else 0.0
+    return (1.0 + settings.alpha) * (1.0 + square / settings.lam) - 1.0
+
+
+def assess(model: Model, ridge: RidgeModel) -> Guarantee:
+    """What can be said of a model's guarantee now."""
+    settings, rho = model.settings, _information(model, ridge)
+    evidence = radii.Evidence(settings.dim, settings.lam, settings.alpha, rho, model.n_obs, model.version)
+    radius = settings.radius
+    beta, normal = _value(radius, evidence), normal_alpha(model, ridge)
+    if isinstance(radius, radii.Fixed):
+        return _fixed(model, ridge, rho, beta, normal)
+    needed, checks = beta, [_one_theta(), _noise(model, ridge, radius), _norm(ridge, radius, beta)]
+    if isinstance(radius, radii.Paper | radii.Adaptive):
+        needed, buffers = _buffers(model, radius, evidence, beta, normal)
+        checks.append(buffers)
+    else:
+        checks.append(AssumptionCheck("nothing reacts to rewards in buffers", "assumed", "not visible to a server"))
+    if isinstance(radius, radii.Counted | radii.Paper):
+        checks.append(_length(model, ridge, 1.0 if isinstance(radius, radii.Counted) else radius.action_bound))
+    verdict: Verdict = "assumed"
+    explanation = (
+        "The radius covers the true parameter if its assumptions hold. The data do not contradict the numbers it was "
+        "given; what is called assumed was not tested."
+    )
+    broken = [check.evidence for check in checks if check.state == "contradicted"]
+    if broken:
+        verdict = "contradicted"
+        explanation = f"The data contradict what the radius was given: {'; '.join(broken)}."
+    noise = residual_noise(ridge, settings.lam)
+    return Guarantee(verdict, explanation, beta, needed, normal, noise, tuple(checks))
+
+
+def _one_theta() -> AssumptionCheck:
+    return AssumptionCheck(
+        "one parameter for all agents", "assumed", "not tested; opposite agents show as excess noise at most"
+    )
+
+
+def _noise(model: Model, ridge: RidgeModel, radius: ProvenRadius) -> AssumptionCheck:
+    least = least_noise_scale(ridge, lam=model.settings.lam, theta_bound=radius.theta_bound)
+    declared = f"noise_scale = {number(radius.noise_scale)}"
+    if least > radius.noise_scale:
+        return AssumptionCheck(
+            declared, "contradicted", f"the noise is at least {number(least)}, {declared} was declared"
+        )
+    if residual_noise(ridge, model.settings.lam) is None:
+        return AssumptionCheck(declared, "assumed", "too few observations to test it")
+    return AssumptionCheck(declared, "consistent", f"the data need at least {number(least)}")
+
+
+def _norm(ridge: RidgeModel, radius: ProvenRadius, beta: float) -> AssumptionCheck:
+    declared = f"‖θ‖ ≤ {number(radius.theta_bound)}"
+    norm = float(np.linalg.norm(ridge.theta_hat))
+    if distance_to_ball(ridge, radius.theta_bound) > beta:
+        return AssumptionCheck(declared, "contradicted", f"‖θ̂‖ is {number(norm)}, farther than β from {declared}")
+    return AssumptionCheck(declared, "consistent", f"‖θ̂‖ is {number(norm)}, within β of it")
+
+
+def _length(model: Model, ridge: RidgeModel, bound: float) -> AssumptionCheck:
+    declared = f"‖x‖ ≤ {number(bound)}"
+    stats, settings = ridge.stats, model.settings
+    trace = float(stats.Sigma.trace()) - settings.dim * settings.lam
+    typical = math.sqrt(max(trace, 0.0) / stats.n_obs) if stats.n_obs else 0.0
+    if typical > bound * ENOUGH:
+        return AssumptionCheck(
+            declared, "contradicted", f"actions have a root-mean-square length of {number(typical)}, not {declared}"
+        )
+    return AssumptionCheck(
+        declared, "assumed", f"root-mean-square length {number(typical)}; single actions are not visible"
+    )
+
+
+def _fixed(model: Model, ridge: RidgeModel, rho: float, beta: float, normal: float) -> Guarantee:
+    text = "A fixed β has no guarantee; it is what most published experiments use."
+    noise = residual_noise(ridge, model.settings.lam)
+    if noise is None:
+        return Guarantee("none", text, beta, None, normal)
+    norm = float(math.sqrt(ridge.theta_hat @ ridge.theta_hat))
+    needed = exogenous_radius(rho=rho, lam=model.settings.lam, noise_scale=noise, theta_bound=norm, delta=DELTA)
+    text += (
+        f" With noise of {number(noise, 2)} and ‖θ‖ of {number(norm, 2)}, as estimated from the data, the `exogenous` "
+        f"radius at {100 * (1 - DELTA):.0f} % would be {number(needed, 2)}."
+    )
+    return Guarantee("none", text, beta, needed, normal, noise)
+
+
+def _buffers(
+    model: Model, radius: radii.Paper | radii.Adaptive, evidence: radii.Evidence, beta: float, normal: float
+) -> tuple[float, AssumptionCheck]:
+    """The radius needed for the buffers that uploads have shown, for all enrolled agents and all observations."""
+    reasons = []
+    n_agents = max(radius.n_agents, model.n_agents)
+    alpha = model.effective_alpha if model.effective_alpha > normal else model.settings.alpha
+    needed = _value(replace(radius, n_agents=n_agents), replace(evidence, alpha=alpha))
+    if alpha > model.settings.alpha:
+        reasons.append(f"buffers grew to an effective alpha of {number(model.effective_alpha)}")
+    if model.n_agents > radius.n_agents:
+        reasons.append(f"{count(model.n_agents)} agents are enrolled and the radius was set for {radius.n_agents}")
+    horizon = radius.n_rounds
+    if horizon is not None and model.n_obs > horizon:
+        reasons.append(f"{count(model.n_obs)} observations are in and the radius was set for {count(horizon)}")
+    if not reasons or needed <= beta * ENOUGH:
+        shown = "uploads so far stayed within; buffers that were not uploaded yet, or were lost, are not visible"
+        return needed, AssumptionCheck("buffers within α", "assumed", shown)
+    evidence_text = f"covering θ would take β = {number(needed)} instead of {number(beta)}: {'; '.join(reasons)}"
+    return needed, AssumptionCheck("buffers within α", "contradicted", evidence_text)
+
+
+def _information(model: Model, ridge: RidgeModel) -> float:
+    return max(ridge.log_det - model.settings.dim * math.log(model.settings.lam), 0.0)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is None or math.isfinite(value) else None
+
+
+def _value(radius: radii.AnyRadius, evidence: radii.Evidence) -> float:
+    try:
+        return radius(evidence)
+    except InvalidParameter:  # the printed radius has no value at alpha = 0
+        return math.inf
+
+
+def residual_noise(ridge: RidgeModel, lam: float) -> float | None:
+    """√(RSS / (n − d)) of the ridge fit, the size of what the model cannot explain; None while data are few."""
+    stats, theta = ridge.stats, ridge.theta_hat
+    free = stats.n_obs - stats.dim
+    if free < max(stats.dim, 10):
+        return None
+    fitted = float(theta @ stats.Sigma @ theta) - lam * float(theta @ theta)
+    return math.sqrt(max(stats.reward_sq_sum - 2 * float(theta @ stats.b) + fitted, 0.0) / free)

@@ -1,0 +1,211 @@
+"""SQLite in a directory: WAL, synchronous=FULL, one writer thread, and a reader thread for what may take a while."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedbandit.durable_files import lock, unlock
+from fedbandit.errors import StoreUnavailable
+from fedbandit.service.exchange.ledger import IncomingUpload
+from fedbandit.service.model import Model
+from fedbandit.service.stores import schema
+from fedbandit.service.stores.base import (
+    AgentPage,
+    AgentRecord,
+    Event,
+    FleetSummary,
+    HistoryEntry,
+    MergedBatch,
+    ModelState,
+    PageQuery,
+    Principal,
+    Role,
+    Sample,
+)
+from fedbandit.service.stores.sqlite import transactions as jobs
+from fedbandit.service.stores.sqlite.replacement import FILE_NAME, complete_replacement
+from fedbandit.service.stores.sqlite.row_cache import RowCache
+from fedbandit.service.stores.sqlite.worker import Job, T, Worker
+from fedbandit.wire.settings import ModelSettings
+
+LOCK_NAME = "server.lock"
+
+
+class SqliteStore:
+    """One server process on one directory; a second one is refused."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / FILE_NAME
+        self._lock: int | None = None
+        self._writer: Worker | None = None
+        self._reader: Worker | None = None
+        self._cache = RowCache()  # the writer's
+
+    async def open(self) -> None:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = lock_directory(self.directory)
+            complete_replacement(self.directory)
+        except OSError as error:
+            await self.close()
+            raise StoreUnavailable(f"the data directory {self.directory} cannot be used: {error}") from None
+        except StoreUnavailable:
+            await self.close()
+            raise
+        self._writer = Worker("fedbandit-writer", lambda: connect(self.path))
+        self._reader = Worker("fedbandit-reader", lambda: connect(self.path))
+        await self._write.run(migrate)
+
+    async def close(self) -> None:
+        for worker in (self._reader, self._writer):
+            if worker is not None:
+                await worker.stop()
+        if self._lock is not None:
+            unlock(self._lock)
+        self._lock = self._writer = self._reader = None
+
+    async def ping(self) -> None:
+        await self._read.run(lambda connection: connection.execute("SELECT version FROM schema_version").fetchone())
+
+    @property
+    def _write(self) -> Worker:
+        if self._writer is None:
+            raise StoreUnavailable("the store is not open")
+        return self._writer
+
+    @property
+    def _read(self) -> Worker:
+        if self._reader is None:
+            raise StoreUnavailable("the store is not open")
+        return self._reader
+
+    async def _change(self, job: Job[T]) -> T:
+        """A write that is no exchange: what is remembered of rows is forgotten first."""
+
+        def run(connection: sqlite3.Connection) -> T:
+            self._cache.clear()
+            return job(connection)
+
+        return await self._write.run(run)
+
+    # -- models
+
+    async def create(self, settings: ModelSettings, *, uid: str, now: float) -> Model:
+        return await self._change(lambda connection: jobs.create(connection, settings, uid, now))
+
+    async def models(self) -> list[Model]:
+        return await self._read.run(jobs.models)
+
+    async def load(self, model: str) -> Model:
+        return await self._read.run(lambda connection: jobs.load(connection, model))
+
+    async def state(self, model: str) -> ModelState:
+        return await self._read.run(lambda connection: jobs.state(connection, model))
+
+    async def delete(self, model: str) -> None:
+        await self._change(lambda connection: jobs.delete(connection, model))
+
+    async def merge(self, model: str, batch: Sequence[IncomingUpload], *, now: float) -> MergedBatch:
+        return await self._write.run(lambda connection: jobs.merge(connection, self._cache, model, batch, now))
+
+    # -- agents
+
+    async def enroll(self, model: str, agent: str, token_hash: bytes, *, now: float, renew: bool = False) -> None:
+        await self._change(lambda connection: jobs.enroll(connection, model, agent, token_hash, now, renew))
+
+    async def agent(self, model: str, agent: str) -> AgentRecord:
+        return await self._read.run(lambda connection: jobs.agent(connection, model, agent))
+
+    async def agents(self, model: str, query: PageQuery) -> AgentPage:
+        return await self._read.run(lambda connection: jobs.agents(connection, model, query))
+
+    async def fleet(self, model: str, *, since: float) -> FleetSummary:
+        return await self._read.run(lambda connection: jobs.fleet(connection, model, since))
+
+    async def contribution(self, model: str, agent: str) -> bytes | None:
+        return await self._read.run(lambda connection: jobs.contribution(connection, model, agent))
+
+    async def revoke(self, model: str, agent: str, *, now: float) -> None:
+        await self._change(lambda connection: jobs.revoke(connection, model, agent))
+
+    async def forget(self, model: str, agent: str, *, now: float) -> Model:
+        return await self._change(lambda connection: jobs.forget(connection, model, agent, now))
+
+    async def quarantine(self, model: str, agent: str, *, on: bool, now: float) -> Model:
+        return await self._change(lambda connection: jobs.quarantine(connection, model, agent, on, now))
+
+    # -- tokens of people
+
+    async def put_token(self, name: str, role: Role, token_hash: bytes, *, now: float, replace: bool = False) -> bool:
+        return await self._change(lambda connection: jobs.put_token(connection, name, role, token_hash, now, replace))
+
+    async def find_token(self, token_hash: bytes) -> Principal | None:
+        return await self._read.run(lambda connection: jobs.find_token(connection, token_hash))
+
+    async def tokens(self) -> list[Principal]:
+        return await self._read.run(jobs.tokens)
+
+    async def drop_token(self, name: str) -> bool:
+        return await self._change(lambda connection: jobs.drop_token(connection, name))
+
+    # -- history
+
+    async def record(self, notes: Sequence[HistoryEntry]) -> None:
+        await self._write.run(lambda connection: jobs.record(connection, notes))
+
+    async def events(self, model: str, *, limit: int = 100) -> list[Event]:
+        return await self._read.run(lambda connection: jobs.events(connection, model, limit))
+
+    async def samples(self, model: str) -> list[Sample]:
+        return await self._read.run(lambda connection: jobs.samples(connection, model))
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection that is durable at each commit and leaves transactions to us."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=30.0)
+    connection.execute("PRAGMA page_size = 16384")  # before WAL: it cannot be changed after
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    # The same few rows change all the time: the longer the log, the fewer copies of a page are written back.
+    connection.execute("PRAGMA wal_autocheckpoint = 1000")
+    return connection
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring the schema up to date in one transaction, or leave the file as it is."""
+    with jobs.transaction(connection):
+        connection.execute(schema.VERSION_TABLE)
+        row = connection.execute("SELECT version FROM schema_version").fetchone()
+        todo = schema.missing("sqlite", 0 if row is None else row[0])
+        for migration in todo:
+            for statement in migration.statements:
+                connection.execute(statement)
+        if row is None:
+            connection.execute("INSERT INTO schema_version VALUES (0)")
+        if todo:
+            connection.execute("UPDATE schema_version SET version = ?", (todo[-1].number,))
+
+
+def lock_directory(directory: Path) -> int:
+    """The handle of the lock, held until it is unlocked or the process ends, however it ends."""
+    try:
+        return lock(directory / LOCK_NAME)
+    except BlockingIOError:
+        raise StoreUnavailable(
+            f"another server uses the data directory {directory}; stop it, or take PostgreSQL for several servers"
+        ) from None
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection for tools and tests."""
+    connection = connect(path)
+    try:
+        yield connection
+    finally:
+        connection.close()

@@ -1,0 +1,55 @@
+"""A block of rounds as kernels read it, and what they write about it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fedbandit.core.arrays import Matrix, Vector
+from fedbandit.simulation.compiled.jit import inner
+from fedbandit.simulation.worlds import Index
+
+FRESH, TABLE, BALL = 0, 1, 2  # K new actions each round; K rows of a table; one row for each agent, set from outside
+
+
+class RoundBlock(NamedTuple):
+    """Some rounds: who is active, what is on offer, and what it would bring."""
+
+    kind: int
+    n_actions: int
+    remembered: bool  # whether this is the table whose rows a lazy policy remembers
+    table: Matrix  # FRESH: (n·K, d); TABLE: (N, d); BALL: (M, d), the decision of each agent
+    norms: Vector  # TABLE: (N,), the lengths of its rows
+    rows: Index  # TABLE: (n, K)
+    means: Matrix  # (n, K)
+    noise: Vector  # (n,)
+    active: Index  # (n,)
+    decided: Vector  # BALL: (M,), the mean of each agent's decision
+    best_mean: float  # BALL: max ⟨θ*, x⟩
+
+
+class RoundLog(NamedTuple):
+    """Running totals, and what they were after each round of the block."""
+
+    sums: Vector  # regret, reward
+    counts: Index  # messages up, messages down, switches
+    choices: Index  # (n,)
+    sums_at: Matrix  # (n, 2)
+    counts_at: Index  # (n, 3)
+
+
+@inner
+def best_of(means: Matrix, i: int) -> float:
+    """The largest mean of round i."""
+    best = means[i, 0]
+    for k in range(1, means.shape[1]):
+        best = max(best, means[i, k])
+    return float(best)
+
+
+@inner
+def book(sums: Vector, counts: Index, sums_at: Matrix, counts_at: Index, i: int) -> None:
+    """Round i is over: note the totals."""
+    for j in range(2):
+        sums_at[i, j] = sums[j]
+    for j in range(3):
+        counts_at[i, j] = counts[j]

@@ -1,0 +1,34 @@
+"""Worlds from real data by name, beside the synthetic ones; nothing is loaded before it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedbandit.core.arrays import is_among
+from fedbandit.errors import InvalidParameter
+from fedbandit.simulation.datasets.base import Baselines, DataWorld
+from fedbandit.simulation.datasets.classes import BreastCancer, Digits, Wine
+from fedbandit.simulation.datasets.flights import Flights
+from fedbandit.simulation.datasets.table import Table, from_parquet
+from fedbandit.simulation.datasets.tags import Delicious, LastFm, MovieLens1M, MovieLens20M, MovieLens100k
+from fedbandit.simulation.worlds import WORLDS, World
+
+OFFLINE: dict[str, type[DataWorld]] = {world.name: world for world in (Digits, BreastCancer, Wine, Flights)}
+DOWNLOADED: dict[str, type[DataWorld]] = {
+    world.name: world for world in (LastFm, Delicious, MovieLens100k, MovieLens1M, MovieLens20M)
+}
+REAL: dict[str, type[DataWorld]] = {**OFFLINE, **DOWNLOADED}
+EVERY: dict[str, Callable[..., World]] = {**WORLDS, **REAL}
+
+
+def real(name: str, **options: object) -> DataWorld:
+    """The world of this data set: digits, breast_cancer, wine and flights offline; the others are downloaded once."""
+    if not is_among(name, REAL):
+        raise InvalidParameter(f"expected a data set among {', '.join(REAL)}, got {name!r}")
+    try:
+        return REAL[name](**options)
+    except TypeError as error:
+        raise InvalidParameter(f"the {name} world cannot be made from {options}: {error}") from None
+
+
+__all__ = ["DOWNLOADED", "EVERY", "OFFLINE", "REAL", "Baselines", "DataWorld", "Table", "from_parquet", "real"]

@@ -1,0 +1,85 @@
+"""Worlds: θ*, decision sets, rewards. A seed gives the same world whatever the algorithm does.
+
+A world draws its rounds in blocks of a fixed size, so that a run of 1 000 rounds is the beginning of one of 2 000.
+Actions and noise come from separate streams: changing one does not move the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedbandit.simulation.worlds.arrays import FromArrays, from_arrays
+from fedbandit.simulation.worlds.base import (
+    BLOCK_NUMBERS,
+    MOST_AGENTS,
+    Block,
+    DrawnStream,
+    Index,
+    Stream,
+    World,
+    block_size,
+    check_numbers,
+    generator,
+    reseed,
+    sample_rows,
+    unit_rows,
+    with_noise,
+)
+from fedbandit.simulation.worlds.synthetic import Adversarial, Articles, BallWorld, Sphere, Uniform
+
+if TYPE_CHECKING:
+    from fedbandit.simulation.datasets.base import DataWorld
+
+
+def real(name: str, **options: Any) -> DataWorld:
+    """The world of a data set by name: digits, breast_cancer, wine, flights; lastfm and others by download."""
+    from fedbandit.simulation.datasets import catalog as data_sets
+
+    return data_sets.real(name, **options)
+
+
+def from_parquet(path: str | Path, **columns: Any) -> DataWorld:
+    """A world of your own table: agent, decision, features and reward, one line for each arm of each decision."""
+    from fedbandit.simulation.datasets.table import from_parquet as read
+
+    return read(path, **columns)
+
+
+uniform, articles, sphere, ball, adversarial = Uniform, Articles, Sphere, BallWorld, Adversarial
+WORLDS: dict[str, Callable[..., World]] = {
+    world.name: world for world in (Uniform, Articles, Sphere, BallWorld, Adversarial)
+}
+
+__all__ = [
+    "BLOCK_NUMBERS",
+    "MOST_AGENTS",
+    "WORLDS",
+    "Adversarial",
+    "Articles",
+    "BallWorld",
+    "Block",
+    "DrawnStream",
+    "FromArrays",
+    "Index",
+    "Sphere",
+    "Stream",
+    "Uniform",
+    "World",
+    "adversarial",
+    "articles",
+    "ball",
+    "block_size",
+    "check_numbers",
+    "from_arrays",
+    "from_parquet",
+    "generator",
+    "real",
+    "reseed",
+    "sample_rows",
+    "sphere",
+    "uniform",
+    "unit_rows",
+    "with_noise",
+]

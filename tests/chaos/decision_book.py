@@ -1,0 +1,102 @@
+"""Which decisions of an agent are pending, in a file that our journal knows nothing of.
+
+A line is written before a call and one after it, as in `truth.py`. At a restart the journal must have exactly the
+decisions of this book; only what a call was doing when the process was killed may be done or not done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from fedbandit.algorithms.decision import Decision
+from tests.chaos.truth import TruthWriter
+
+N_RECENT = 5  # booked decisions of which a second booking is tried
+
+
+def number_of(decision: Decision) -> int:
+    """The number at the end of a decision's id."""
+    return int(decision.id.rpartition("-")[2])
+
+
+class DecisionBook:
+    """`pending` has the numbers of the decisions that must be pending, `not_kept` those that may be missing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.pending: set[int] = set()
+        self.not_kept: set[int] = set()
+        self.recent: list[dict[str, Any]] = []
+        self.making = 0  # decisions of a `choose` that has not returned
+        self.booking: int | None = None  # the decision of an `observe` that has not returned
+        self.giving_up = False  # an `expire` has not returned
+        for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else []:
+            self._take(json.loads(line))
+        self._file = TruthWriter(path)
+
+    def write(self, **line: Any) -> None:
+        """Put down a line; it survives a kill."""
+        self._file.write(**line)
+        self._take(line)
+
+    def _take(self, line: dict[str, Any]) -> None:
+        if "making" in line:
+            self.making = line["making"]
+        elif "made" in line:
+            self.making = 0
+            self.pending.update(line["made"])
+            self.not_kept.update(line.get("not_kept", ()))
+        elif "booking" in line:
+            self.booking = line["booking"]
+        elif "booked" in line:
+            self.booking = None
+            self.pending.discard(line["booked"]["number"])
+            self.recent = [*self.recent[1 - N_RECENT :], line["booked"]]
+        elif "not_booked" in line:
+            self.booking = None
+        elif "giving_up" in line:
+            self.giving_up = True
+        elif "given_up" in line:
+            self.giving_up = False
+            self.pending.difference_update(line["given_up"])
+        elif "pending" in line:
+            self.pending, self.not_kept = set(line["pending"]), set(line["not_kept"])
+            self.recent = line["recent"]
+
+    def made(self, decisions: Iterable[Decision], *, kept: bool = True) -> None:
+        """`choose` returned these."""
+        numbers = [number_of(decision) for decision in decisions]
+        self.write(made=numbers, not_kept=[] if kept else numbers)
+
+    def booked(self, decision: Decision) -> None:
+        """`observe` returned."""
+        self.write(booked={**decision.to_dict(), "number": number_of(decision)})
+
+    def compare(self, found: Collection[int]) -> Iterable[str]:
+        """What the journal of a new process has wrong, in words."""
+        missing, extra = self.pending - set(found), set(found) - self.pending
+        doubtful = self.not_kept | ({self.booking} if self.booking is not None else set())
+        if not self.giving_up and not missing <= doubtful:
+            yield f"{len(missing - doubtful)} of {len(self.pending)} pending decisions are lost: {_some(missing)}"
+        if len(extra) > self.making:
+            yield f"{len(extra)} decisions are pending that have their reward, or were given up: {_some(extra)}"
+
+    def begin_anew(self, found: Collection[int]) -> None:
+        """A shorter file with what is so now."""
+        not_kept = sorted(self.not_kept & set(found))
+        line = {"pending": sorted(found), "not_kept": not_kept, "recent": self.recent}
+        draft = self._path.with_suffix(".draft")
+        draft.write_text(json.dumps(line) + "\n")
+        draft.rename(self._path)
+        os.close(self._file.handle)
+        self._file = TruthWriter(self._path)
+        self.making, self.booking, self.giving_up = 0, None, False
+        self._take(line)
+
+
+def _some(numbers: Iterable[int]) -> str:
+    return ", ".join(str(number) for number in sorted(numbers)[:5])

@@ -1,0 +1,159 @@
+"""Everything that burns: servers on their store, the network, agents, disks and clocks, set up and torn down."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import urllib3
+
+from tests.chaos.agent import FEW_PENDING, MANY_PENDING
+from tests.chaos.clock import Clocks
+from tests.chaos.disk import SmallDisk
+from tests.chaos.processes import Postgres, Victim, free_port, server_command
+from tests.chaos.proxy import Proxy
+from tests.chaos.remade import Remaker
+from tests.chaos.resources import Bound
+from tests.chaos.schedule import TENANT, hoarders, names
+from tests.chaos.strike import Strikes, joined
+from tests.chaos.tools import ToolBench
+from tests.chaos.truth import DIM, MODEL, Truth
+from tests.chaos.witness import Witness
+
+SERVER_MB, AGENTS_MB = 96, 96
+ALPHA = 1e-4  # in the beginning every observation travels, later a handful at a time
+LAM = 1.0
+LARGE, LARGE_DIM = "large", 1500  # its state has 9 MB: answers that somebody must take
+# Small limits, so that a crowd of a few hundred connections is far beyond them.
+LIMITS = {
+    "FEDBANDIT_MAX_CONNECTIONS": "600",
+    "FEDBANDIT_MAX_INFLIGHT_MB": "32",
+    "FEDBANDIT_MAX_OUTGOING_MB": "32",
+    "FEDBANDIT_HEAD_TIMEOUT_S": "3",
+    "FEDBANDIT_BODY_TIMEOUT_S": "5",
+    "FEDBANDIT_DRAIN_TIMEOUT_S": "5",
+}
+# One crowd after the other made a server hold up to 490 MB; without the limit on unread answers one crowd made it 779.
+BOUNDS = {"server": Bound(600.0, 700), "agent": Bound(120.0, 40)}
+
+
+class Battlefield:
+    """The parts, by name."""
+
+    def __init__(self, folder: Path, store: str, *, seed: int, n_agents: int, n_servers: int, pace_s: float) -> None:
+        self.folder, self.store = folder, store
+        (folder / "reports").mkdir(parents=True)
+        self.admin_token = "fb_" + secrets.token_urlsafe(32)
+        self.http = urllib3.PoolManager(retries=False, maxsize=2)
+        self.postgres = Postgres() if store == "postgres" else None  # first: what may fail comes before mounts
+        self.clocks = Clocks(folder / "clocks")
+        self.strikes = Strikes(folder / "strikes")
+        self.server_disk = SmallDisk(folder / "data", megabytes=SERVER_MB) if store == "sqlite" else None
+        self.agent_disk = SmallDisk(folder / "state", megabytes=AGENTS_MB)
+        self.ports = [free_port() for _ in range(n_servers)]
+        self.witness = Witness()
+        self.proxy = Proxy(self.ports, self.witness, seed)
+        named = zip(names("server", n_servers), self.ports, strict=True)
+        self.servers = {name: self._server(name, port) for name, port in named}
+        self.agents: dict[str, Victim] = {}
+        self.tenants: dict[str, Victim] = {}
+        self.truths: dict[str, Truth] = {}
+        self._pace_s = pace_s
+        self.remaker = Remaker(self.ports, self.admin_token, folder)
+        live = folder / "data" / "server" if store == "sqlite" else None
+        newest = lambda: max(self.witness.versions, default=0)  # noqa: E731
+        self.tools = ToolBench(folder / "tools", live, self.admin_token, self.postgres, newest, self.strikes)
+        self.crowd_token = ""
+        self._agent_names = names("agent", n_agents)
+
+    @property
+    def victims(self) -> dict[str, Victim]:
+        return {**self.servers, **self.agents, **self.tenants}
+
+    def processes(self) -> list[tuple[str, str, int]]:
+        """Kind, name and id of every process whose memory and descriptors are bounded."""
+        found = [("server" if name in self.servers else "agent", name, v.process) for name, v in self.victims.items()]
+        found.append(("server", "a server after a tool", self.tools.running))
+        return [(kind, name, process.pid) for kind, name, process in found if process is not None]
+
+    def start(self) -> None:
+        """Servers one after the other (the first migrates), the model, the network, the agents."""
+        for server, port in zip(self.servers.values(), self.ports, strict=True):
+            server.start()
+            self.wait_ready(port)
+        self.call("POST", "/v1/models", {"name": MODEL, "dim": DIM, "lam": LAM, "alpha": ALPHA, "beta": 0.5})
+        self.call("POST", "/v1/models", {"name": LARGE, "dim": LARGE_DIM, "lam": LAM, "alpha": 1.0, "beta": 0.5})
+        self.crowd_token = self.call("POST", f"/v1/models/{MODEL}/agents", {"name": "crowd"})["token"]
+        self.remaker.begin(0)
+        self.remaker.work()
+        self.proxy.start()
+        for name in self._agent_names:
+            self.agents[name] = self._agent(name)
+            self.truths[name] = Truth(self.folder / f"{name}.truth")
+            self.agents[name].start()
+        self.tenants[TENANT] = self._process("tenant", TENANT, "", FEW_PENDING)
+        self.tenants[TENANT].start()
+
+    def close(self) -> None:
+        for victim in self.victims.values():
+            victim.kill()
+        if self.proxy.port:
+            self.proxy.close()
+        if self.postgres is not None:
+            self.postgres.close()
+        for disk in (self.server_disk, self.agent_disk):
+            if disk is not None:
+                disk.close()
+        self.http.clear()
+
+    def _server(self, name: str, port: int) -> Victim:
+        database = None if self.postgres is None else self.postgres.address
+        command = server_command(port, data=self.folder / "data" / "server", database=database)
+        environment = {"FEDBANDIT_ADMIN_TOKEN": self.admin_token, **LIMITS, **self.clocks.environment(name)}
+        return Victim(name, command, environment, self.folder / f"{name}.log")
+
+    def _agent(self, name: str) -> Victim:
+        token = self.call("POST", f"/v1/models/{MODEL}/agents", {"name": name})["token"]
+        max_pending = MANY_PENDING if name in hoarders(len(self._agent_names)) else FEW_PENDING
+        return self._process("agent", name, token, max_pending)
+
+    def _process(self, module: str, name: str, token: str, max_pending: int) -> Victim:
+        url, state_dir = f"http://127.0.0.1:{self.proxy.port}", self.folder / "state" / name
+        words = [url, token, name, str(self.folder), str(state_dir), str(self._pace_s), str(max_pending)]
+        command = [sys.executable, "-m", f"tests.chaos.{module}", *words]
+        environment = joined(self.clocks.environment(name), self.strikes.environment(name))
+        return Victim(name, command, environment, self.folder / f"{name}.log")
+
+    # -- asking a server directly, past the weather
+
+    def wait_ready(self, port: int, timeout_s: float = 60.0) -> None:
+        end = time.monotonic() + timeout_s
+        while not self.is_ready(port):
+            assert time.monotonic() < end, f"the server on port {port} was not ready after {timeout_s:g} s"
+            time.sleep(0.1)
+
+    def is_ready(self, port: int) -> bool:
+        try:
+            return self.http.request("GET", f"http://127.0.0.1:{port}/readyz", timeout=5.0).status == 200
+        except urllib3.exceptions.HTTPError:
+            return False
+
+    def request(self, method: str, path: str, **options: Any) -> urllib3.BaseHTTPResponse:
+        headers = {"Authorization": f"Bearer {self.admin_token}"}
+        url = f"http://127.0.0.1:{self.ports[0]}{path}"
+        answer = self.http.request(method, url, headers=headers, timeout=30.0, **options)
+        assert answer.status < 300, f"{method} {path}: {answer.status} {answer.data[:500]!r}"
+        return answer
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        return json.loads(self.request(method, path, **({} if body is None else {"json": body})).data)
+
+    def command(self, **words: Any) -> None:
+        """Tell all agents what to do; the file appears whole."""
+        draft = self.folder / "command.new"
+        draft.write_text(json.dumps(words))
+        draft.rename(self.folder / "command.json")

@@ -1,0 +1,128 @@
+"""What an agent process really saw, in a file that our own journal knows nothing about.
+
+A line is written before `observe` is called and one after it returned; each survives a SIGKILL. An observation that was
+tried but never confirmed may be in the journal or not: the next process says by `resumed` which it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MODEL = "fire"
+DIM = 4
+TAIL_BYTES = 1 << 18
+
+
+class TruthWriter:
+    """Appends whole lines, one system call each."""
+
+    def __init__(self, path: Path) -> None:
+        self.handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(self, **fields: Any) -> None:
+        os.write(self.handle, json.dumps(fields, separators=(",", ":")).encode() + b"\n")
+
+
+@dataclass
+class Truth:
+    """One agent's file, read as far as it has grown. `tries` holds what may yet turn out not to have happened."""
+
+    path: Path
+    n_done: int = 0
+    n_tried: int = 0
+    n_resumed: int = 0
+    last_decision: str | None = None
+    not_kept: set[str] = field(default_factory=set)  # decisions that a full disk had no room for, as the log said
+    violations: list[str] = field(default_factory=list)
+    models: list[tuple[int, str]] = field(default_factory=list)
+    events: dict[str, int] = field(default_factory=dict)
+    sums: np.ndarray = field(default_factory=lambda: np.zeros(n_packed()))
+    slow: list[tuple[str, float, float, float]] = field(default_factory=list)  # call, limit, seconds, when it ended
+    booked: set[str] = field(default_factory=set)  # decisions whose reward is among the settled observations
+    _tries: dict[int, tuple[list[list[float]], list[float], str | None]] = field(default_factory=dict)
+    _settled: int = 0
+    _read: int = 0
+
+    @classmethod
+    def tail(cls, path: Path) -> Truth:
+        """As much as a new process needs to know about the one before it."""
+        truth = cls(path)
+        size = path.stat().st_size if path.exists() else 0
+        if size > TAIL_BYTES:
+            with path.open("rb") as file:
+                file.seek(size - TAIL_BYTES)
+                truth._read = size - TAIL_BYTES + len(file.readline())
+        truth.update()
+        truth.violations.clear()  # the first `resumed` in a tail has nothing before it
+        return truth
+
+    def update(self) -> Truth:
+        """Read the new lines; a last one without its end is left for later."""
+        if not self.path.exists():
+            return self
+        with self.path.open("rb") as file:
+            file.seek(self._read)
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            self._take(json.loads(line))
+        return self
+
+    def _take(self, line: dict[str, Any]) -> None:
+        if "try" in line:
+            self._tries[line["try"]] = (line["rows"], line["rewards"], line["decision"])
+            self.n_tried = line["try"] + len(line["rows"])
+            self.last_decision = line["decision"]
+        elif "not_kept" in line:
+            self.not_kept.add(line["not_kept"])
+        elif "done" in line:
+            self.n_done = line["done"]
+        elif "resumed" in line:
+            self._resume(line["resumed"])
+        elif "model" in line:
+            self.models.append((line["model"], line["digest"]))
+        elif "violation" in line:
+            self.violations.append(line["violation"])
+        elif "event" in line:
+            self.events[line["event"]] = self.events.get(line["event"], 0) + 1
+        elif "call" in line:
+            self.slow.append((line["call"], line["limit"], line["took"], line["ended"]))
+
+    def _resume(self, rounds: int) -> None:
+        """The books say how much of what was tried is in them: all that was confirmed, and at most one try more."""
+        self.n_resumed += 1
+        if not self.n_done <= rounds <= max(self.n_tried, self.n_done):
+            self.violations.append(f"resumed at {rounds}, but {self.n_done} were confirmed and {self.n_tried} tried")
+        self.n_done = rounds
+
+    def seen(self, rounds: int) -> np.ndarray:
+        """Packed sums of the first `rounds` observations, whose fate is known."""
+        while self._settled < rounds:
+            if self._settled not in self._tries:
+                raise AssertionError(f"observation {self._settled} of {self.path.stem} was never tried")
+            rows, rewards, decision = self._tries.pop(self._settled)
+            if decision is not None and decision in self.booked:
+                self.violations.append(f"decision {decision} was booked twice")
+            self.booked.update([] if decision is None else [decision])
+            self.sums = self.sums + pack(np.array(rows, dtype=float), np.array(rewards, dtype=float))
+            self._settled += len(rewards)
+        return self.sums
+
+
+def n_packed() -> int:
+    """Numbers in packed statistics."""
+    return DIM * (DIM + 1) // 2 + DIM + 3
+
+
+def pack(rows: np.ndarray, rewards: np.ndarray) -> np.ndarray:
+    """The packed sums of rows and rewards, written here once more so that the harness trusts no code it tests."""
+    Sigma, b = rows.T @ rows, rows.T @ rewards
+    tail = [len(rewards), rewards.sum(), (rewards**2).sum()]
+    return np.concatenate([Sigma[np.triu_indices(DIM)], b, tail])

@@ -1,0 +1,108 @@
+"""The end of a history: the trouble is over, operators do what errors ask for, and everything reaches the server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from fedbandit.algorithms.messages import packed_bytes
+from fedbandit.errors import FedbanditError, NotReachable, Refused, StateMismatch
+from tests.crash_model.books import Failure, require
+from tests.crash_model.device import Device
+from tests.crash_model.operator_steps import set_apart
+from tests.crash_model.seams import read_tree
+from tests.crash_model.virtual import Session
+from tests.crash_model.world import World
+
+ROUNDS = 8
+
+
+def calm(world: World) -> None:
+    """Nobody is stuck; nothing that still exists is lost; every agent ends with the server's model."""
+    world.up()
+    for device in world.devices:
+        device.wire.is_cut = False
+    for _ in range(2):  # of two that share a past, the first learns of the other's uploads only now
+        for device in list(world.devices):
+            _settle(world, device)
+    world.check()
+    rest = set(range(len(world.books.values))) - world.books.excused - set(world.books.merged_ids())
+    require(not rest, f"observations {sorted(rest)} did not reach the server when the trouble was over")
+    rows = world.rows()
+    for (name,) in () if rows is None else rows.apart:
+        set_apart(world, name, None, on=False)
+    rows = world.rows()
+    for device in world.devices:
+        world.do(device, lambda agent: agent.refresh())
+        require(rows is not None and packed_bytes(device.core.model.stats) == rows.state, "an agent has another model")
+    world.check()
+
+
+def _settle(world: World, device: Device) -> None:
+    problem: Any = None
+    for _ in range(ROUNDS):
+        Session.clock.advance(4000.0)
+        if device.agent is None:
+            world.start(device)
+        if device.agent is None:
+            world.enroll(device.name)
+            continue
+        device.core.rule = replace(device.core.rule, min_upload=1)
+        problem = world.do(device, _send_all)
+        if not isinstance(problem, BaseException):
+            core = device.core
+            require(core.in_flight is None and core.n_unsent == 0, f"{device.name} is stuck: {device.agent.status()}")
+            return
+        if _act(world, device, problem):
+            return
+    raise Failure(f"{device.name} is stuck: after {ROUNDS} rounds {problem!r}")
+
+
+def _send_all(agent: Any) -> None:
+    agent._client._tag = None
+    agent.refresh()
+    agent.flush(5.0)
+
+
+def _act(world: World, device: Device, problem: FedbanditError) -> bool:
+    """What an operator does; True if the device is not there any more."""
+    reason = problem.reason if isinstance(problem, Refused) else problem.code
+    if reason in ("unauthenticated", "forbidden"):
+        world.enroll(device.name)
+    elif device.is_copied or device.is_damaged:
+        return _give_up(world, device)
+    elif reason == "settings_changed":
+        world.do(device, lambda agent: agent.close())
+        device.move(read_tree(device.process.folder))
+        world.start(device)
+    elif reason == "sequence_gap":
+        ending = world.do(device, lambda agent: agent.rejoin())
+        if isinstance(ending, Refused | StateMismatch):
+            _require_forgotten(world, device, ending)
+            world.begin_anew(device)
+    elif reason == "stale_incarnation":
+        _require_forgotten(world, device, problem)
+        world.begin_anew(device)
+    elif reason == "sequence_conflict":  # justified, or it would have failed before
+        world.begin_anew(device)
+    elif isinstance(problem, NotReachable):
+        world.up()
+    else:
+        raise Failure(f"{device.name} is stuck, and nobody knows what to do: {problem!r}")
+    return False
+
+
+def _give_up(world: World, device: Device) -> bool:
+    """A copied or damaged directory ends here; if it was the only one of its name, the agent begins anew."""
+    if sum(other.name == device.name for other in world.devices) == 1:
+        world.begin_anew(device)
+        return False
+    world.books.excused |= device.held | set(device.memory.line)
+    device.let_go()
+    world.devices.remove(device)
+    return True
+
+
+def _require_forgotten(world: World, device: Device, problem: FedbanditError) -> None:
+    known = device.memory.incarnation in world.books.forgotten
+    require(known, f"{device.name} must begin anew, and was not forgotten: {problem!r}")

@@ -1,0 +1,308 @@
+"""What operators do to the server, by the product's own tools, and what the network brings late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedbandit.algorithms.messages import digest_of
+from fedbandit.errors import FedbanditError, StoreUnavailable
+from fedbandit.service.admin import backup as tools
+from fedbandit.service.admin import operations
+from fedbandit.service.stores import schema
+from fedbandit.service.stores.sqlite.store import FILE_NAME, opened
+from fedbandit.wire import codec
+from tests.crash_model.books import Failure, require
+from tests.crash_model.device import DATABASE, LOG, RING, Device
+from tests.crash_model.seams import Fault, Killed
+from tests.crash_model.server import DIM, MODEL, Server, settings_of
+from tests.crash_model.world import Saved, World
+
+if TYPE_CHECKING:
+    from tests.crash_model.steps import Step
+
+STRANGER = "z"
+
+
+def attempt(work: Callable[[], Any], fault: Fault | None) -> BaseException | None:
+    """Run what an operator runs; how it ended, if not well. Failures need a fault, and a name."""
+    try:
+        work()
+    except Killed as killed:
+        return killed
+    except FedbanditError as error:
+        require(fault is not None, f"a tool failed without a reason: {error!r}")
+        return error
+    except Failure:
+        raise
+    except Exception as error:
+        raise Failure(f"an error without a name: {error!r}") from error
+    return None
+
+
+def bring_late(world: World, step: Step) -> None:
+    """The network brings copies of old messages, in any order, one of each agent in a batch."""
+    found: dict[str, bytes] = {}
+    for number in (step.a, step.b):
+        if world.bodies:
+            name, body = world.bodies[number % len(world.bodies)]
+            found[name] = body
+    if found:
+        world.deliver(list(found.items()))
+
+
+def kill_server(world: World, step: Step) -> None:
+    """SIGKILL; with a fault, the next one dies or fails while it starts."""
+    world.server.kill()
+    if step.fault is not None:
+        attempt(lambda: world.server.start(step.fault), step.fault)
+    world.up()
+
+
+def stop_server(world: World, step: Step) -> None:
+    """SIGTERM, and a start."""
+    world.server.stop()
+    world.up()
+
+
+def cut_line(world: World, step: Step) -> None:
+    """An agent is offline, or online again."""
+    device = world.devices[step.who % len(world.devices)]
+    device.wire.is_cut = step.a % 2 == 0
+
+
+def backup(world: World, step: Step) -> None:
+    """`fedbandit backup` beside the running server."""
+    folder = world.folder / "backups"
+    folder.mkdir(exist_ok=True)
+    out = folder / f"copy-{len(list(folder.iterdir()))}-{step.a}"
+    ending = attempt(
+        lambda: world.server.run_tool(lambda: tools.backup(world.server.directory, out), step.fault), step.fault
+    )
+    require(ending is not None or out.exists(), "a backup that succeeded is not there")
+    if out.exists():
+        tools.check(out)
+        saved = Saved(out, world.rows(), frozenset(world.books.merged), dict(world.tokens), world.variant)
+        world.backups = [*world.backups[-2:], saved]
+
+
+def restore(world: World, step: Step) -> None:
+    """`fedbandit restore` of any backup; however it ends, the next start serves the old store or the new one."""
+    if not world.backups:
+        return
+    saved, before = world.backups[step.a % len(world.backups)], world.rows()
+    if step.b % 2:
+        world.server.stop()
+    else:
+        world.server.kill()
+    ending = attempt(
+        lambda: world.server.run_tool(lambda: tools.restore(world.server.directory, saved.path), step.fault), step.fault
+    )
+    world.up()
+    now = world.rows()
+    require(ending is not None or now == saved.rows, "a restore that succeeded did not bring the backup back")
+    require(now in (before, saved.rows), "after a restore the store is neither the old one nor the backup")
+    if now == saved.rows and now != before:
+        is_same = before is not None and now is not None and before.uid == now.uid
+        _went_back(world, saved, is_same_model=is_same)
+
+
+def go_back_twice(world: World, step: Step) -> None:
+    """The oldest backup is brought back, agents rejoin, and then somebody finds a newer backup."""
+    restore(world, replace(step, a=0))
+    for device in world.devices:
+        if not device.is_copied and not device.is_damaged:
+            world.do(device, lambda agent: agent.rejoin())
+    restore(world, replace(step, a=len(world.backups) - 1, fault=None))
+
+
+def _went_back(world: World, saved: Saved, *, is_same_model: bool) -> None:
+    """What the backup lacks is sent again by those who have it; uploads to another model are not."""
+    gone = set(world.books.merged_ids())
+    world.books.merged = set(saved.merged)
+    held: set[int] = set()
+    for device in world.devices:
+        is_sent_again = is_same_model and not (device.is_copied and "kept by copies" in world.off)
+        held |= device.held if is_sent_again else device.held - device.kept
+    world.books.excused |= gone - set(world.books.merged_ids()) - held
+    world.tokens, world.variant, world.went_back = dict(saved.tokens), saved.variant, True
+    world.is_revoked = {name for name, _, revoked in (() if saved.rows is None else saved.rows.tokens) if revoked}
+
+
+def forget(world: World, step: Step) -> None:
+    """Take an agent's contribution out."""
+    name = world.devices[step.who % len(world.devices)].name
+    attempt(
+        lambda: world.server.manage(lambda parts: operations.forget_agent(parts, MODEL, name), step.fault), step.fault
+    )
+    world.up()
+    rows = world.rows()
+    theirs = {key for key in world.books.merged if key[0] == name}
+    if rows is not None and theirs and any(row[0] == name and not row[1] for row in rows.agents):
+        world.books.excused |= {number for key in theirs for number in world.books.uploads[key]}
+        world.books.forgotten |= {key[1] for key in theirs}
+        world.books.merged -= theirs
+
+
+def revoke(world: World, step: Step) -> None:
+    """Take an agent's token away."""
+    name = world.devices[step.who % len(world.devices)].name
+    attempt(
+        lambda: world.server.manage(lambda parts: operations.revoke_agent(parts, MODEL, name), step.fault), step.fault
+    )
+    world.up()
+    world.is_revoked.add(name)
+
+
+def quarantine(world: World, step: Step) -> None:
+    """Take an agent's contribution out for a while, or put it back; a fault leaves it as it was or as asked."""
+    name, before, on = world.devices[step.who % len(world.devices)].name, world.rows(), step.a % 2 == 0
+    ending = set_apart(world, name, step.fault, on=on)
+    now = world.rows()
+    if before is None or now is None:
+        return
+    was, is_now = (name,) in before.apart, (name,) in now.apart
+    require(is_now == on or (ending is not None and is_now == was), f"{name} is in quarantine: {is_now}, expected {on}")
+
+
+def set_apart(world: World, name: str, fault: Fault | None, *, on: bool) -> BaseException | None:
+    """`fedbandit agents quarantine` or `release`."""
+    ending = attempt(
+        lambda: world.server.manage(lambda parts: operations.quarantine_agent(parts, MODEL, name, on=on), fault), fault
+    )
+    world.up()
+    return ending
+
+
+def renew(world: World, step: Step) -> None:
+    """Give an agent another token."""
+    world.enroll(world.devices[step.who % len(world.devices)].name)
+
+
+def remake(world: World, step: Step) -> None:
+    """Delete the model and make it anew with other settings, while caches are warm."""
+    replica = step.replica
+    attempt(
+        lambda: world.server.manage(lambda parts: operations.delete_model(parts, MODEL), step.fault, replica),
+        step.fault,
+    )
+    world.up()
+    if world.rows() is not None:
+        return
+    world.books.excused |= set(world.books.merged_ids())
+    for device in world.devices:
+        world.books.excused |= device.kept  # they were answered by the model that is gone
+    world.books.merged, world.variant, world.went_back = set(), step.a, True
+    world.server.manage(lambda parts: operations.create_model(parts, settings_of(step.a)), None, replica)
+    for name in {device.name for device in world.devices}:
+        world.enroll(name)
+    probe_bounds(world, step)
+
+
+def probe_bounds(world: World, step: Step) -> None:
+    """A stranger's upload outside of bounds is refused exactly if the model has bounds now."""
+    world.enroll(STRANGER)
+    for replica in (0, 1):
+        body = _upload(world, 100.0, 100.0, f"probe-{replica}")
+        reply = world.server.exchange([(world.tokens[STRANGER], body)], replica, None)[0]
+        expected = 422 if world.variant % 3 == 1 else 200
+        what = f"an upload outside of bounds was answered {reply.status} on replica {replica}, expected {expected}"
+        require(reply.status == expected, f"{what}: {reply.body[:200]!r}")
+    world.server.manage(lambda parts: operations.forget_agent(parts, MODEL, STRANGER), None)
+
+
+def _upload(world: World, x: float, reward: float, incarnation: str) -> bytes:
+    """A stranger's upload of one observation (x, 0) with a reward."""
+    stats = np.array([x * x, 0.0, 0.0, x * reward, 0.0, 1.0, reward, reward * reward]).tobytes()
+    request = codec.SyncRequest(
+        agent=STRANGER,
+        incarnation=f"{incarnation}-{len(world.books.values)}",
+        sequence=1,
+        digest=digest_of(stats),
+        dim=DIM,
+        stats=stats,
+        growth=1.0,
+        unsent=0,
+        model_version=0,
+    )
+    return codec.encode(request)
+
+
+def poison(world: World, step: Step) -> None:
+    """An upload within the rules, as wild as they allow: everybody still decides, and `forget` undoes it."""
+    if world.rows() is None:
+        return
+    world.enroll(STRANGER)
+    body = _upload(world, 1.0, 1e75, "poison")
+    world.server.exchange([(world.tokens[STRANGER], body)], step.replica, None)
+    for device in world.devices:
+        world.do(device, lambda agent: agent.refresh())
+        if device.agent is not None:
+            world.check_decisions(device)
+    world.server.manage(lambda parts: operations.forget_agent(parts, MODEL, STRANGER), None)
+    for device in world.devices:
+        world.do(device, lambda agent: agent.refresh())
+
+
+def first_start(world: World, step: Step) -> None:
+    """A new server on an empty directory, killed or failing on the way, and then a whole one."""
+    _another_server(world, step, {})
+
+
+def migrate(world: World, step: Step) -> None:
+    """A server on a store of an older version, killed or failing on the way, and then a whole one."""
+    folder = world.folder / f"old-{world.n_places}"
+    folder.mkdir()
+    with opened(folder / FILE_NAME) as connection:
+        connection.execute(schema.VERSION_TABLE)
+        for statement in schema.migrations("sqlite")[0].statements:
+            connection.execute(statement)
+        connection.execute("INSERT INTO schema_version VALUES (1)")
+    _another_server(world, step, {FILE_NAME: (folder / FILE_NAME).read_bytes()})
+
+
+def _another_server(world: World, step: Step, files: dict[str, bytes]) -> None:
+    world.n_places += 1
+    folder = world.folder / f"another-{world.n_places}"
+    folder.mkdir()
+    server = Server(folder, world.server.loop)
+    server.replace(files)
+    ending = attempt(lambda: server.start(step.fault), step.fault)
+    if ending is not None:
+        token = server.start()
+        require(token is not None or isinstance(ending, Killed | StoreUnavailable), "no admin token was printed")
+    server.manage(lambda parts: operations.create_model(parts, settings_of(0)), None)
+    server.kill()
+    world.n_steps += server.n_steps
+
+
+def after_damage(world: World, device: Device, name: str, what: str) -> None:
+    """It opened: a log may have lost its tail, a ring some decisions; of a database's content nobody can tell."""
+    memory = device.memory
+    if name == DATABASE[0] and what == "flip":
+        world.begin_anew(device)
+        return
+    if name == LOG:
+        lost = memory.n_rounds - device.core.n_rounds
+        while lost > 0 and memory.line:
+            number = memory.line.pop()
+            world.books.cancel(number)
+            lost -= world.books.weights[number]
+        require(lost == 0, "a damaged log took what had travelled, without an error")
+        memory.n_rounds = device.core.n_rounds
+    if name in (RING, LOG):
+        assert device.agent is not None
+        waiting = {decision.id for decision in device.agent.pending}
+        memory.waiting = {key: decision for key, decision in memory.waiting.items() if key in waiting}
+        memory.settled = {key: number for key, number in memory.settled.items() if key not in waiting}
+
+
+OperatorStep = Callable[[World, "Step"], None]
+STEPS: dict[str, OperatorStep] = {
+    step.__name__: step
+    for step in (bring_late, kill_server, stop_server, cut_line, backup, restore, go_back_twice, forget, quarantine,
+                 revoke, renew, remake, poison, first_start, migrate)
+}  # fmt: skip

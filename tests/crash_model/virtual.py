@@ -1,0 +1,173 @@
+"""Time and chance of a history: clocks that move when they are told to, and randomness from one seed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import os
+import secrets
+import threading
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from random import Random
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+from fedbandit.algorithms.messages import Upload
+from fedbandit.errors import JournalFailed
+from fedbandit.sdk import connection
+from fedbandit.sdk.background_sync import BackgroundSync
+from fedbandit.sdk.durable_agent import DurableAgent
+from fedbandit.sdk.journal import journal, pending_ring
+from fedbandit.sdk.sync_client import SyncClient
+from fedbandit.service.stores.sqlite import store as sqlite_store
+from tests.crash_model import seams
+from tests.crash_model.direct_worker import DirectWorker
+
+Key = tuple[str, str, int, bytes]  # agent, incarnation, sequence, digest of an upload
+START = 1_700_000_000.0
+# Small, so that short histories reach what long ones do: a ring that is full, logs that are shortened.
+SLOTS = (4, 8)
+MAX_RECORDS = 6
+MAX_LOG_BYTES = 150
+MAX_WAL_BYTES = 30_000
+
+
+class Clock:
+    """Seconds since 1970, which an administrator may set, and monotonic seconds, which only grow."""
+
+    def __init__(self) -> None:
+        self.wall = START
+        self.monotonic = 1000.0
+
+    def advance(self, seconds: float) -> None:
+        """Time passes."""
+        self.wall += seconds
+        self.monotonic += seconds
+
+
+class Session:
+    """What the wrapped functions use in the history that runs now."""
+
+    clock = Clock()
+    rng = Random(0)
+    carried: ClassVar[dict[str, list[Key]]] = {}  # incarnation -> uploads that went along into it
+    not_kept: ClassVar[set[int]] = set()  # decisions of the call that runs now which the journal could not keep
+
+    @classmethod
+    def begin(cls, seed: int) -> None:
+        """Another history."""
+        cls.clock, cls.rng = Clock(), Random(seed)
+        cls.carried.clear()
+        cls.not_kept.clear()
+
+
+class VirtualEvent(threading.Event):
+    """An event that waits by moving the clock."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        Session.clock.advance(max(timeout or 0.0, 0.001))  # the shortest sleep takes some time
+        return self.is_set()
+
+
+class VirtualLink(SyncClient):
+    """The link, by the clock of the history."""
+
+    def __init__(self, core: DurableAgent, transport: Any, **options: Any) -> None:
+        super().__init__(core, transport, clock=lambda: Session.clock.monotonic, **options)
+        self.ending = VirtualEvent()
+
+
+class TracedCore(DurableAgent):
+    """The core, by the clock of the history; it remembers which uploads went along into a new incarnation."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, now=lambda: Session.clock.wall, **options)
+
+    def begin_incarnation(self, kept: Iterable[Upload]) -> None:
+        uploads = list(kept)
+        sent = [] if self.in_flight is None else [self.in_flight]
+        keys = [(self.agent_id, self.incarnation, u.sequence, u.digest()) for u in (*uploads, *sent)]
+        with patch.object(uuid, "uuid4", _Next(keys)):
+            super().begin_incarnation(uploads)
+
+
+class SteppedPump(BackgroundSync):
+    """The background thread without the thread: the history says when it works."""
+
+    def start(self) -> None:
+        self.wake()
+
+    def work(self) -> None:
+        """One turn of the thread."""
+        self._work()
+
+
+class _Next:
+    """The name of the next incarnation, noted with what goes along before anything is written."""
+
+    def __init__(self, keys: list[Key]) -> None:
+        self._keys = keys
+
+    def __call__(self) -> uuid.UUID:
+        name = _uuid4()
+        Session.carried[name.hex] = self._keys
+        return name
+
+
+_note = journal.Journal.note
+
+
+def _noting(self: journal.Journal, waiting: pending_ring.PendingDecision) -> None:
+    """`Journal.note`; it remembers which decisions could not be kept."""
+    try:
+        _note(self, waiting)
+    except JournalFailed:
+        Session.not_kept.add(waiting.number)
+        raise
+
+
+def _uuid4() -> uuid.UUID:
+    return uuid.UUID(int=Session.rng.getrandbits(128), version=4)
+
+
+def _token(n_bytes: int | None = None) -> str:
+    return base64.urlsafe_b64encode(Session.rng.randbytes(n_bytes or 32)).rstrip(b"=").decode()
+
+
+def _boot_id() -> bytes:
+    process = seams.current()
+    return hashlib.sha256(b"" if process is None else process.boot).digest()[:8]
+
+
+@contextmanager
+def virtual() -> Iterator[None]:
+    """Seams, clock and chance in their place; nothing that happens inside depends on anything but seeds."""
+    with ExitStack() as stack:
+        stack.enter_context(seams.wrapped())
+        for target, name, value in (
+            (uuid, "uuid4", _uuid4),
+            (os, "urandom", lambda n: Session.rng.randbytes(n)),
+            (os, "register_at_fork", lambda **_: None),  # nothing forks here, and nothing can be taken back
+            (secrets, "token_urlsafe", _token),
+            (pending_ring, "boot_id", _boot_id),
+            (journal, "boot_id", _boot_id),
+            (pending_ring, "SLOTS", SLOTS),
+            (journal, "MAX_RECORDS", MAX_RECORDS),
+            (journal, "MAX_LOG_BYTES", MAX_LOG_BYTES),
+            (journal, "MAX_WAL_BYTES", MAX_WAL_BYTES),
+            (journal.Journal, "note", _noting),
+            (connection, "SyncClient", VirtualLink),
+            (connection, "DurableAgent", TracedCore),
+            (connection, "BackgroundSync", SteppedPump),
+            (sqlite_store, "Worker", DirectWorker),
+        ):
+            stack.enter_context(patch.object(target, name, value))
+        logger = logging.getLogger("fedbandit.sdk")
+        before, logger.disabled = logger.disabled, True
+        try:
+            yield
+        finally:
+            logger.disabled = before

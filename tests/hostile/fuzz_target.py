@@ -1,8 +1,0 @@
-"""The process that atheris fuzzes in; `fuzz` starts it."""
-
-import sys
-
-if __name__ == "__main__":
-    from tests.hostile.fuzz import fuzz
-
-    fuzz(sys.argv)

@@ -1,0 +1,1 @@
+"""Planted defects, and whether the quick tests notice them: `make mutants`."""

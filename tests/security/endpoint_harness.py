@@ -1,0 +1,163 @@
+"""Everything a body meets, from its bytes to the books: the real exchange endpoint and a real agent, in this process.
+
+    door = Door()
+    door.knock(body)      # "merged", "repeated", or the code of a named error
+    door.answer(body)     # the same for what a server, or somebody in its place, answers to an agent
+
+Both raise `Hostile` when a body did more than it may: an unnamed error, a 500, a changed state after a refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from random import Random
+from typing import Any
+
+import numpy as np
+import urllib3
+
+import fedbandit as fb
+from fedbandit.algorithms.messages import packed_bytes
+from fedbandit.errors import FedbanditError
+from fedbandit.sdk.durable_agent import DurableAgent
+from fedbandit.sdk.retry import Backoff
+from fedbandit.sdk.sync_client import SyncClient
+from fedbandit.sdk.transport import HttpTransport
+from fedbandit.service.admin.auth import hash_token
+from fedbandit.service.container import make_container
+from fedbandit.service.exchange.endpoint import ExchangeEndpoint
+from fedbandit.service.settings import ServerSettings
+from fedbandit.service.stores.memory import MemoryStore
+from fedbandit.service.telemetry import make_logger
+from fedbandit.wire import codec
+from fedbandit.wire.settings import ModelDescription, ModelSettings
+
+AGENT, MODEL, DIM = "shop-1", "news", 2  # as the vectors in docs have them
+SETTINGS = ModelSettings(name=MODEL, dim=DIM, lam=1.0, alpha=1.0, radius=fb.radius.fixed(0.5))
+TOKEN = "fb_" + "t" * 43
+LIFE = "0123456789abcdef0123456789abcdef"
+SAID = urllib3.HTTPResponse(status=200)
+DOCUMENTED = frozenset({200, 400, 401, 403, 404, 405, 408, 409, 413, 422, 503})
+
+
+class Hostile(AssertionError):
+    """A body did what no body may."""
+
+
+class Door:
+    """One model of two features with one agent, whose uploads 1 and 2 are merged; each upload finds it like this."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.log = io.BytesIO()
+        self.n_merged = 0
+        self._first = [_upload(sequence) for sequence in (1, 2)]
+        self._open()
+
+    def close(self) -> None:
+        self.loop.close()
+
+    # -- the server
+
+    def knock(self, body: bytes, *, token: str = TOKEN, length: int | None = None) -> str:
+        """What the exchange says to a body."""
+        before = self.state()
+        status, answer = self._post(body, token, length)
+        if status not in DOCUMENTED:
+            raise Hostile(f"{status} {answer!r}: {self.log.getvalue()[-2000:]!r}")
+        if status == 200:
+            return self._accepted(answer, before)
+        if self.state() != before:
+            raise Hostile(f"a refusal ({status} {answer!r}) changed the state")
+        told = json.loads(answer)
+        if set(told) != {"error", "message"}:
+            raise Hostile(f"an error of another shape: {told}")
+        return str(told["error"])
+
+    def state(self) -> tuple[Any, ...]:
+        """All that a refusal must leave alone."""
+        entry = self.store._models[MODEL]
+        rows = [(row.incarnation, row.sequence, row.digest, row.total, row.n_obs) for row in entry.agents.values()]
+        return (entry.packed, entry.model.version, entry.model.n_obs, dict(entry.retired), rows)
+
+    def _accepted(self, answer: bytes, before: tuple[Any, ...]) -> str:
+        reply = codec.decode_reply(answer)
+        if not np.isfinite(codec.numbers_of(reply)).all():
+            raise Hostile("numbers that are not finite were merged")
+        if self.state() == before:
+            return "repeated"
+        self.n_merged += 1
+        self._open()
+        return "merged"
+
+    def _open(self) -> None:
+        self.store = MemoryStore()
+        settings = ServerSettings(database="memory:", body_timeout_s=1.0)
+        self.container = make_container(
+            settings, make_logger("error", self.log), store=self.store, clock=lambda: 1000.0
+        )
+        self.endpoint = ExchangeEndpoint(self.container)
+        self.loop.run_until_complete(self._populate())
+
+    async def _populate(self) -> None:
+        await self.store.create(SETTINGS, uid="0", now=0.0)
+        await self.store.enroll(MODEL, AGENT, hash_token(TOKEN), now=0.0)
+        for upload in self._first:
+            sent: list[Any] = []
+            await self._call(codec.encode(upload), TOKEN, None, sent)
+
+    def _post(self, body: bytes, token: str, length: int | None) -> tuple[int, bytes]:
+        sent: list[Any] = []
+        self.loop.run_until_complete(self._call(body, token, length, sent))
+        return sent[0]["status"], sent[1]["body"]
+
+    async def _call(self, body: bytes, token: str, length: int | None, sent: list[Any]) -> None:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(b"authorization", f"Bearer {token}".encode())]
+        headers += [(b"content-length", str(len(body) if length is None else length).encode())]
+        scope = {"type": "http", "method": "POST", "path_params": {"model": MODEL}, "headers": headers}
+        await self.endpoint(scope, receive, send)
+
+    # -- the agent
+
+    def answer(self, body: bytes) -> str:
+        """What a live agent makes of a server's answer; its model stays usable whatever that is."""
+        core = DurableAgent(ModelDescription(SETTINGS, "0123456789abcdef"), AGENT)
+        link = SyncClient(core, _Speaking(body), backoff=Backoff(Random(0)), timeout_s=1.0)
+        core.sequence = 3  # as the vectors' answers acknowledge it
+        try:
+            link.refresh()
+        except FedbanditError as error:
+            if link.last_error is None:
+                raise Hostile(f"{error!r} went unnoticed: the background thread would ask again at once") from error
+            outcome = type(error).code  # of a Refused, not the reason that the server gave
+        else:
+            outcome = "adopted"
+        if not np.isfinite(core.model.theta_hat).all() or not np.isfinite(core.scores(np.eye(DIM)).upper).all():
+            raise Hostile(f"an answer ({outcome}) left the agent unable to decide")
+        return outcome
+
+
+class _Speaking(HttpTransport):
+    """The transport of live agents, on a line where somebody says one thing."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__("http://127.0.0.1:9", model=MODEL, token=TOKEN)
+        self._body = body
+
+    def _call(self, *_: Any, **__: Any) -> tuple[urllib3.BaseHTTPResponse, bytes]:
+        return SAID, self._body
+
+
+def _upload(sequence: int) -> codec.SyncRequest:
+    stats = fb.SufficientStats.of(np.array([[1.0, 2.0], [2.0, -1.0]]), np.array([1.0, float(sequence)]))
+    upload = fb.Upload(AGENT, LIFE, sequence, stats, 0.5)
+    assert len(packed_bytes(stats)) == 8 * 8
+    return codec.request_of(upload)

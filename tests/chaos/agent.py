@@ -70,6 +70,9 @@ class Torment:
     def keep_books(self, name: str, state_dir: Path) -> None:
         """Go on with the files of this name."""
         path = self.folder / f"{name}.truth"
+        if hasattr(self, "truth"):  # of the generation before: descriptors are counted
+            self.truth.close()
+            self.book.close()
         self.before = Truth.tail(path)
         self.truth = TruthWriter(path)
         self.book = DecisionBook(self.folder / f"{name}.decisions")

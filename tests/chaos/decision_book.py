@@ -38,6 +38,10 @@ class DecisionBook:
             self._take(json.loads(line))
         self._file = TruthWriter(path)
 
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
     def write(self, **line: Any) -> None:
         """Put down a line; it survives a kill."""
         self._file.write(**line)
@@ -92,7 +96,7 @@ class DecisionBook:
         draft = self._path.with_suffix(".draft")
         draft.write_text(json.dumps(line) + "\n")
         draft.rename(self._path)
-        os.close(self._file.handle)
+        self._file.close()
         self._file = TruthWriter(self._path)
         self.making, self.booking, self.giving_up = 0, None, False
         self._take(line)

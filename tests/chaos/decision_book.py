@@ -7,7 +7,6 @@ decisions of this book; only what a call was doing when the process was killed m
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any

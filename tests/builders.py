@@ -2,41 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from fedbandit import OFUL, FedLinUCB, SufficientStats, Upload, worlds
+from fedbandit import SufficientStats, Upload, worlds
 from fedbandit.algorithms.base import BaseAgent, Rule
+from fedbandit.algorithms.catalog import ALGORITHMS
 from fedbandit.algorithms.messages import Reply
+from fedbandit.registry import Algorithm
 from fedbandit.simulation.runner import SimulatedFleet
+from fedbandit.testing.contracts import play_round, state_of, stats_of
 
-# Every rule that the contract speaks of. A new name in the catalog needs a line here: a test says so.
-CATALOG_NUMBERS: dict[str, dict[str, Any]] = {
-    "fedlinucb": {"alpha": 1.0},
-    "async-linucb": {"gamma_up": 2.0, "gamma_down": 2.0},
-    "dislinucb": {"threshold": 2.0},
-    "oful-shared": {},
-    "oful-independent": {},
+__all__ = [
+    "EXAMPLES",
+    "RULE_NAMES",
+    "FaultyNetwork",
+    "assert_stats_close",
+    "make_agent",
+    "make_rule",
+    "make_world",
+    "names_with",
+    "play",
+    "play_round",
+    "rows",
+    "state_of",
+    "stats_of",
+]
+
+# Every rule of the contract suite: the example numbers of each registered algorithm, and of its variants.
+EXAMPLES: dict[str, tuple[Algorithm, dict[str, Any]]] = {
+    name: (entry, numbers) for entry in ALGORITHMS.usable().values() for name, numbers in entry.examples.items()
 }
-OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "fedlinucb-join": (FedLinUCB, {"join": True}),
-    "fedlinucb-arrival": (FedLinUCB, {"refresh": "arrival"}),
-    "fedlinucb-spectral": (FedLinUCB, {"trigger": "spectral", "alpha": 0.5}),
-    "fedlinucb-all-options": (FedLinUCB, {"join": True, "refresh": "arrival", "trigger": "spectral", "alpha": 0.5}),
-    "oful-rare-switching": (OFUL, {"switching": 1.0}),
-}
-RULE_NAMES = (*CATALOG_NUMBERS, *OPTIONS)
-UPLOADING = tuple(name for name in RULE_NAMES if name not in ("oful-independent", "oful-rare-switching"))
+RULE_NAMES = tuple(EXAMPLES)
+
+
+def names_with(*traits: str) -> tuple[str, ...]:
+    """The rules whose entries have these traits."""
+    return tuple(name for name, (entry, _) in EXAMPLES.items() if entry.traits.issuperset(traits))
 
 
 def make_rule(name: str = "fedlinucb", **changes: Any) -> Any:
     """A small rule: three features, β = 0.5, λ = 1."""
-    from fedbandit.algorithms.catalog import CATALOG
-
-    make, numbers = OPTIONS[name] if name in OPTIONS else (CATALOG[name], CATALOG_NUMBERS[name])
-    return make(**{"dim": 3, "beta": 0.5, "lam": 1.0, **numbers, **changes})
+    entry, numbers = EXAMPLES[name]
+    return entry.make(**{"dim": 3, "beta": 0.5, "lam": 1.0, **numbers, **changes})
 
 
 def make_agent(name: str = "fedlinucb", *, agent_id: str = "a", **changes: Any) -> Any:
@@ -54,29 +63,12 @@ def rows(n: int, dim: int = 3, *, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((n, dim))
 
 
-def stats_of(pairs: Iterable[tuple[np.ndarray, float]], dim: int) -> SufficientStats:
-    """The statistics of observed pairs, summed the plain way."""
-    total = SufficientStats.zeros(dim)
-    for x, reward in pairs:
-        total = total + SufficientStats.of([x], [reward])
-    return total
-
-
 def assert_stats_close(got: SufficientStats, expected: SufficientStats, *, rtol: float = 1e-10) -> None:
     """Equal up to rounding, counts exactly."""
     scale = float(np.abs(expected.Sigma).max()) + 1.0
     np.testing.assert_allclose(got.Sigma, expected.Sigma, rtol=rtol, atol=rtol * scale)
     np.testing.assert_allclose(got.b, expected.b, rtol=rtol, atol=rtol * scale)
     assert got.n_obs == expected.n_obs
-
-
-def state_of(thing: Any) -> bytes:
-    """All that an agent or a server knows, for a comparison before and after."""
-    import msgspec
-
-    data = msgspec.msgpack.decode(thing.to_bytes())
-    data["state"].pop("next_decision", None)  # saving skips a number on purpose
-    return msgspec.msgpack.encode(data)
 
 
 def play(rule: Rule, n_rounds: int, *, n_agents: int = 2, seed: int = 0) -> SimulatedFleet:
@@ -86,19 +78,6 @@ def play(rule: Rule, n_rounds: int, *, n_agents: int = 2, seed: int = 0) -> Simu
     for _ in range(n_rounds):
         play_round(fleet, str(rng.integers(n_agents)), rng.standard_normal((4, rule.dim)), rng.standard_normal())
     return fleet
-
-
-def play_round(fleet: SimulatedFleet, agent_id: str, actions: np.ndarray, reward: float) -> tuple[int, Upload | None]:
-    """One round; the index chosen and the upload made."""
-    agent = fleet.agent(agent_id)
-    pull = agent.arrive()
-    if pull is not None:
-        fleet.exchange(pull)
-    decision = agent.choose(actions)
-    upload = agent.observe(decision, reward)
-    if upload is not None:
-        fleet.exchange(upload)
-    return decision.index, upload
 
 
 class FaultyNetwork:

@@ -1,4 +1,4 @@
-"""What an agent can choose from: a finite array of actions, a ball, or anything that answers `best`."""
+"""Decision sets: a finite array of actions, a ball, or any object with a method `best`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Width:
 
 @runtime_checkable
 class DecisionSet(Protocol):
-    """A set of actions that can find its own optimist: any object with this method may be passed to `choose`."""
+    """A set of actions that finds its optimistic action; any object with this method may be passed to `choose`."""
 
     def best(self, theta_hat: Vector, width: Width, beta: float) -> Vector:
         """The x in the set with the largest ⟨θ̂, x⟩ + β·width(x), (d,)."""
@@ -41,7 +41,7 @@ def first_best(scores: Vector) -> int:
     """
     index = int(scores.argmax())
     best = float(scores[index])
-    if index == 0 or not math.isfinite(best):  # NaN ties with nothing: name it, so that the caller finds it
+    if index == 0 or not math.isfinite(best):  # NaN ties with no score: return its index, so that the caller detects it
         return index
     return int((scores >= best - TIE * abs(best)).argmax())
 
@@ -69,10 +69,10 @@ class Ball:
         keep_finite(self, "radius", 0.0, strictly=True)
 
     def best(self, theta_hat: Vector, width: Width, beta: float) -> Vector:
-        """The optimist of the ball: radius · θ̃/‖θ̃‖ with θ̃ the point of the confidence ellipsoid farthest from 0."""
+        """The optimistic action: radius · θ̃/‖θ̃‖ with θ̃ the point of the confidence ellipsoid farthest from 0."""
         theta_tilde = farthest_point(theta_hat, width.matrix, beta)
         norm = float(np.linalg.norm(theta_tilde))
-        if norm == 0.0:  # beta = 0 and no estimate yet: every action is as good, take the first axis
+        if norm == 0.0:  # beta = 0 and no estimate yet: all actions are equally good, take the first axis
             return self.radius * _first_axis(self.dim)
         return np.asarray(self.radius / norm * theta_tilde)
 
@@ -152,5 +152,5 @@ def _secular_root(poles: Vector, pull: Vector) -> tuple[float, bool]:
 
 
 def has_best(actions: Any) -> bool:
-    """Whether this is a decision set of its own rather than rows."""
+    """Whether this is a decision-set object rather than rows."""
     return type(actions) is not np.ndarray and not hasattr(actions, "columns") and hasattr(actions, "best")

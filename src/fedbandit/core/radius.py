@@ -1,7 +1,7 @@
-"""The confidence radius β as an object: given what a model rests on, how far may θ* be?
+"""The confidence radius β as an object: a bound on ‖θ̂ − θ*‖_Σ from the evidence behind a model.
 
 `fb.radius.fixed(0.5)`, `paper`, `adaptive`, `exogenous` and `counted` make them; each is evaluated when a model is
-adopted. Which one holds when is in docs/theory.md; `fixed` promises nothing and is what published experiments use.
+adopted. Which one holds when is in docs/theory.md; `fixed` has no guarantee and is what published experiments use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedbandit.errors import InvalidParameter
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a model rests on: all that a radius may look at."""
+    """The evidence behind a model: all inputs of a radius."""
 
     dim: int
     lam: float
@@ -35,7 +35,7 @@ class Radius(Protocol):
     kind: ClassVar[str]
 
     def __call__(self, evidence: Evidence) -> float:
-        """β for a model that rests on this evidence."""
+        """β for a model with this evidence."""
         ...
 
 
@@ -57,7 +57,7 @@ def _check(radius: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The same number always; promises nothing."""
+    """A constant β without a guarantee."""
 
     kind: ClassVar[str] = "fixed"
     beta: float
@@ -155,7 +155,7 @@ KINDS: dict[str, type[AnyRadius]] = {radius.kind: radius for radius in (Fixed, P
 
 
 def as_radius(beta: float | AnyRadius) -> AnyRadius:
-    """A number becomes `fixed`; a radius stays what it is."""
+    """The radius itself, or `fixed` for a number."""
     if isinstance(beta, (Fixed, Paper, Adaptive, Exogenous, Counted)):
         return beta
     return Fixed(finite_at_least(beta, 0.0, "beta"))
@@ -188,7 +188,7 @@ def from_dict(data: dict[str, Any]) -> AnyRadius:
 
 
 def fixed(beta: float) -> Fixed:
-    """β is this number, always; promises nothing, and is what every published experiment uses."""
+    """A constant β without a guarantee, as used in published experiments."""
     return Fixed(beta)
 
 
@@ -213,7 +213,7 @@ def adaptive(
     delta: float = 0.01,
     n_rounds: int | None = None,
 ) -> Adaptive:
-    """β that covers θ* whatever decision sets, participation and the times of uploads do with past rewards.
+    """β that covers θ* even if decision sets, participation and upload times depend on past rewards.
 
     `n_agents` must be known or bounded, and counts incarnations whose buffers were lost. Which rewards are booked, and
     when, must not depend on their values: no radius here covers rewards that arrive sooner when they are good.

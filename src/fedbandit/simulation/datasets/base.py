@@ -1,4 +1,4 @@
-"""What all worlds from data share: rows that belong to agents, dealt once each before any comes again."""
+"""The base of worlds from data: rows belong to agents and are dealt once each before any is repeated."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.errors import InvalidParameter
 from fedbandit.simulation.worlds import Block, Index, Stream, block_size, generator
 
-RIDGE = 1e-3  # of the best fixed policy: enough to make its equations solvable, too little to be felt
+RIDGE = 1e-3  # of the best fixed policy: enough to make its equations solvable, too small to matter
 
 
 class Decks:
-    """Each agent has a deck of its own rows; a row comes again only after the agent's whole deck was dealt."""
+    """Each agent has a deck of its own rows; a row is repeated only after the agent's whole deck was dealt."""
 
     def __init__(self, agents: Index, rng: np.random.Generator, *, shuffle: bool) -> None:
         order = np.argsort(agents, kind="stable")
@@ -44,11 +44,11 @@ class Decks:
 
 @dataclass(slots=True)
 class DataStream:
-    """One seeded run over data: who owns which row, in which order, and what is on offer beside it."""
+    """One seeded run over data: the owner of each row, the order of rows, and the decision sets."""
 
     decks: Decks
     offer: Callable[[Index], Block]
-    theta_star: Vector | None = None  # nobody knows it
+    theta_star: Vector | None = None  # unknown for real data
 
     def draw(self, active: Index) -> Block:
         """The next rounds."""
@@ -113,7 +113,7 @@ class DataWorld:
         decks = Decks(self.owners(split), order, shuffle=self.shuffled)
         return DataStream(decks, lambda picked: self.offer(picked, offers))
 
-    # -- what one may hope for
+    # -- reference policies
 
     @cached_property
     def baselines(self) -> Baselines:
@@ -123,7 +123,7 @@ class DataWorld:
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
-    """Mean rewards a round: a random arm, the best fixed linear policy in hindsight, and the best arm each time."""
+    """Mean rewards per round: a random arm, the best fixed linear policy in hindsight, and the best arm each time."""
 
     random: float
     best_fixed: float
@@ -134,7 +134,7 @@ def baselines(world: DataWorld) -> Baselines:
     """One pass over the data without learning.
 
     The best fixed policy is greedy for one θ of all agents, fitted by least squares to the reward of every arm of
-    every row: what a common linear model can be worth, known only afterwards.
+    every row: the value of a common linear model in hindsight.
     """
     Sigma, b = RIDGE * np.eye(world.dim), np.zeros(world.dim)
     random = best = 0.0
@@ -172,7 +172,7 @@ def random_split(n_rows: int, counts: tuple[int, ...], rng: np.random.Generator)
 def label_split(labels: Index, counts: tuple[int, ...], rng: np.random.Generator) -> Index:
     """Rows to agents so that most agents see about two labels only.
 
-    Rows are sorted by label and cut into two pieces an agent; pieces are dealt at random.
+    Rows are sorted by label and cut into two pieces per agent; pieces are dealt at random.
     """
     by_label = rng.permutation(len(labels))
     by_label = by_label[np.argsort(labels[by_label], kind="stable")]

@@ -1,4 +1,4 @@
-"""Worlds of arrays that somebody hands over."""
+"""Worlds made from arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedbandit.simulation.worlds.base import MOST_AGENTS, Block, DrawnStream, In
 
 @dataclass(frozen=True, eq=False)
 class FromArrays:
-    """Anybody's features (n, K, d) and rewards (n, K): a round shows one row, in order or shuffled, again and again.
+    """Given features (n, K, d) and rewards (n, K): a round shows one row, in order or shuffled, repeated without end.
 
     The reward of every action must be known. With `agents` (n,), round t shows the active agent's own next row.
     """
@@ -63,7 +63,7 @@ class FromArrays:
     def row_counts(self) -> tuple[int, ...]:
         """Number of rows of each agent, for `fb.participation.by_rows`."""
         if self.agents is None:
-            raise InvalidParameter("these rows belong to nobody: pass agents=, one number for each row, to from_arrays")
+            raise InvalidParameter("these rows have no agents: pass agents=, one number for each row, to from_arrays")
         return tuple(np.bincount(self.agents).tolist())
 
     @property

@@ -1,4 +1,4 @@
-"""Worlds that are drawn: uniform, sphere, articles, ball and adversarial."""
+"""Synthetic worlds: uniform, sphere, articles, ball and adversarial."""
 
 from __future__ import annotations
 
@@ -157,10 +157,10 @@ class BallWorld:
 
 @dataclass(frozen=True, kw_only=True)
 class Adversarial:
-    """Decision sets chosen to hurt: directions of a hidden basis come up one after another, in phases.
+    """Adversarial decision sets: the directions of a hidden basis are offered one after another, in phases.
 
-    In a phase all actions are ± one direction at several lengths, so nothing learnt before helps, every agent is blind
-    again, and the sign of a small gap must be found out. Phases repeat for ever; nothing here is random but θ*.
+    In a phase all actions are ± one direction at several lengths, so nothing learnt before helps, every agent starts
+    without information, and the sign of a small gap must be learnt. Phases repeat without end; only θ* is random.
     """
 
     name: ClassVar[str] = "adversarial"

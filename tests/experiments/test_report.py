@@ -94,7 +94,7 @@ def test_a_study_without_runs_has_no_answer_and_says_so(tmp_path):
     for path in (tmp_path / "runs").rglob("*a1-*/*.parquet"):
         path.unlink()
     page = present([one], tmp_path, tmp_path).read_text(encoding="utf-8")
-    assert "No answer, for runs are missing" in page
+    assert "No answer, because runs are missing" in page
 
 
 def test_a_study_that_was_interrupted_says_how_many_runs_it_has(tmp_path):
@@ -117,7 +117,7 @@ def test_an_interrupted_study_has_no_traceback(tmp_path):
     for path in (tmp_path / "runs").rglob("*.parquet"):
         path.unlink()
     page = present([one], tmp_path, tmp_path).read_text(encoding="utf-8")
-    assert "No answer, for runs are missing" in page
+    assert "No answer, because runs are missing" in page
 
 
 def test_a_plan_is_read_back_as_it_was_written(tmp_path):

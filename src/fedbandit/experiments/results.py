@@ -1,4 +1,4 @@
-"""The runs of a study, found by what the study calls them."""
+"""The runs of a study, found by the study's own keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Keys = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One spec of a study with the study's own words for it, and the seeds it is run with."""
+    """One spec of a study with the study's own keys for it, and its seeds."""
 
     keys: Keys
     spec: RunSpec

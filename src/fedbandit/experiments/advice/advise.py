@@ -1,4 +1,4 @@
-"""Is sharing worth it for my fleet? One answer from one log, with what it rests on."""
+"""Advice from one log: whether sharing pays off for its fleet, with the evidence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GOOD_POWER = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The verdict ("yes", "yes, without some", "no" or "unclear") and all that it rests on."""
+    """The verdict ("yes", "yes, without some", "no" or "unclear") and the evidence for it."""
 
     verdict: str
     reasons: tuple[str, ...]
@@ -53,7 +53,7 @@ class Advice:
 
     @property
     def stranger_names(self) -> tuple[str, ...]:
-        """The agents that do not belong, by name; empty when there is no core to belong to."""
+        """The outlying agents by name; empty when no core of agents remains."""
         return tuple(self.log.agent_names[m] for m in sorted(self.strangers.agents)) if self.strangers.core else ()
 
 
@@ -111,7 +111,7 @@ def advise(
 def _verdict(choice: SystemOutcome, leave: bool, explained: Explained) -> str:
     if choice.gain.low > 0:
         if not explained.anything:
-            return "unclear"  # what the simulated fleets learn was fitted to noise
+            return "unclear"  # the simulated world was fitted to noise
         return "yes, without some" if leave else "yes"
     return "no" if choice.gain.high < 0 else "unclear"
 
@@ -188,13 +188,13 @@ def _about_difference(advice: Advice) -> str:
     test = advice.test
     if test.differs:
         text = f"Agents differ beyond chance (p = {test.p_value:.2g}); their spread is {advice.spread:.2g} of the noise"
-        text += ", after leaving out who does not belong" if advice.stranger_names else ""
+        text += ", after leaving out the outliers" if advice.stranger_names else ""
         if math.isinf(advice.independence) or advice.spread == 0:
             return text + "."
         side = "still below" if advice.spread < advice.break_even else "above"
         return (
-            f"{text}, {side} the {advice.break_even:.2g} at which sharing stops to pay at this amount of data. An "
-            f"agent is better off alone after about {advice.independence:,.0f} decisions of its own."
+            f"{text}, {side} the {advice.break_even:.2g} at which sharing no longer pays off at this amount of data. "
+            f"An agent is better off alone after about {advice.independence:,.0f} decisions of its own."
         )
     text = f"One parameter fits all agents (p = {test.p_value:.2g})"
     if test.power_at_break_even >= GOOD_POWER:

@@ -1,8 +1,9 @@
-"""What would another policy have earned? Answers from a log, with intervals.
+"""Off-policy evaluation: the reward that another policy would have earned, from a log, with intervals.
 
-Replay (Li et al. 2011) plays a learning rule on a log and keeps the rounds where it would have done what was done.
-Inverse propensity weighs each reward by how much more often the policy would have earned it; the self-normalised form
-divides by the weights themselves; the doubly robust form corrects a fitted model by the same weights.
+Replay (Li et al. 2011) plays a learning rule on a log and keeps the rounds where it would have chosen the logged
+action. Inverse propensity weighs each reward by how much more often the policy would have earned it; the
+self-normalised form divides by the weights themselves; the doubly robust form corrects a fitted model by the same
+weights.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fedbandit.simulation.runner import SimulatedFleet
 from fedbandit.simulation.worlds import Index
 
 N_FOLDS = 5
-SMALL_SAMPLE = 100  # fewer effective observations than this, and an interval from the normal law promises too much
+SMALL_SAMPLE = 100  # with fewer effective observations an interval from the normal law is too narrow
 
 Policy = Callable[[NDArray[np.float64]], Matrix]  # offers (n, K, d) -> probabilities (n, K)
 
@@ -43,7 +44,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class PolicyEstimates:
-    """The mean reward of a policy by three estimators; `n_effective` = (Σw)²/Σw² says how much log stands behind."""
+    """The mean reward of a policy by three estimators; `n_effective` = (Σw)²/Σw² is the effective sample size."""
 
     ips: Interval
     snips: Interval

@@ -1,4 +1,4 @@
-"""Advice as a page: the verdict in words, four pictures, and the table of α; one file that needs nothing else."""
+"""Advice as an HTML report: the verdict, four figures and the table of α, in one self-contained file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADLINES = {
     "yes": "Yes: learn together.",
     "yes, without some": "Yes, without {names}.",
     "no": "No: your agents are better off alone.",
-    "unclear": "This log does not say.",
+    "unclear": "The log is inconclusive.",
 }
 FED, ALONE, SHARED = LOOKS["FedLinUCB"], LOOKS["OFUL independent"], LOOKS["OFUL shared"]
 
@@ -39,7 +39,7 @@ FED, ALONE, SHARED = LOOKS["FedLinUCB"], LOOKS["OFUL independent"], LOOKS["OFUL 
 def headline(advice: Advice) -> str:
     """The verdict as a sentence."""
     if advice.verdict == "unclear" and not advice.explained.anything:
-        return "This log does not say: its features predict nothing of the rewards."
+        return "The log is inconclusive: its features do not predict the rewards."
     names = advice.stranger_names
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return HEADLINES[advice.verdict].format(names=shown)
@@ -53,7 +53,7 @@ def table_of(advice: Advice) -> Table:
         for o in (outlook.alone, *outlook.federated, outlook.shared)
     ]
     title = f"{outlook.n_rounds:,} more decisions, β = {outlook.beta:.3g}, λ = {outlook.lam:.3g}"
-    return Table(title, ["learning", "reward a decision", "gain over alone", "messages", ""], rows)
+    return Table(title, ["learning", "reward per decision", "gain over alone", "messages", ""], rows)
 
 
 def _mark(advice: Advice, outcome: Any) -> str:
@@ -109,8 +109,7 @@ def _caveats(advice: Advice) -> str:
         "with each upload. Agents that all connect before there is data download an empty model: they gain less.",
         "A spread of h means that an agent's expected reward differs from the common model's by h times the noise, "
         "typically. Sharing pays while h < √(d / an agent's decisions).",
-        "Tests use the wild bootstrap at the 5 % level; who does not belong is found by Chow's test with Holm's "
-        "correction.",
+        "Tests use the wild bootstrap at the 5 % level; outliers are found by Chow's test with Holm's correction.",
     ]
     return '<ul class="notes">' + "".join(f"<li>{html.escape(text)}</li>" for text in lines) + "</ul>"
 
@@ -137,8 +136,8 @@ def _gains(axis: Axes, advice: Advice) -> None:
     axis.axhspan(everything.low, everything.high, color=SHARED.colour, alpha=0.12, linewidth=0)
     axis.axhline(everything.mean, color=SHARED.colour, linestyle=SHARED.line)
     axis.axhline(0.0, color=ALONE.colour, linestyle=ALONE.line)
-    axis.set(title="What sharing earns, and its price", xlabel="messages (numbers at points: α)")
-    axis.set_ylabel("reward a decision, less that of alone")
+    axis.set(title="Gain of sharing and its cost", xlabel="messages (numbers at points: α)")
+    axis.set_ylabel("reward per decision, less that of alone")
     log_scale(axis)
     label_ends(axis, [("alone", 0.0, ALONE), ("all shared", everything.mean, SHARED)], gap=0.09)
 
@@ -147,14 +146,14 @@ def _power(axis: Axes, advice: Advice) -> None:
     spreads = list(advice.test.power)
     line(axis, spreads, list(advice.test.power.values()), SERIES[0])
     axis.axvline(advice.break_even, color=SERIES[1].colour, linestyle=SERIES[1].line)
-    note(axis, "sharing stops to pay", advice.break_even, 0.06, SERIES[1])
+    note(axis, "sharing no longer pays off", advice.break_even, 0.06, SERIES[1])
     if advice.spread > 0:
         axis.axvline(advice.spread, color=SERIES[2].colour, linestyle=SERIES[2].line)
         note(axis, "this fleet", advice.spread, 0.16, SERIES[2])
     axis.set(
-        title="Would we have noticed?",
+        title="Power of the test",
         xlabel="spread between agents, in units of the noise",
-        ylabel="probability to notice",
+        ylabel="probability of detection",
         ylim=(0, 1.04),
     )
     log_scale(axis)
@@ -169,10 +168,10 @@ def _agents(axis: Axes, advice: Advice) -> None:
     axis.bar(np.arange(len(order)), lengths[order], color=colours, width=0.8)
     shown = order[: min(len(order), 12)] if len(order) > 12 else order
     axis.set_xticks(np.arange(len(shown)), [advice.log.agent_names[m][:12] for m in shown], rotation=45, ha="right")
-    axis.set(title="Who stands apart?", ylabel="distance from the rest / noise")
+    axis.set(title="Agents by distance", ylabel="distance from the rest / noise")
     if not lengths.any():
         axis.set_ylim(0, 1)
-        axis.text(0.5, 0.5, "nobody: no spread beyond chance", transform=axis.transAxes, ha="center")
+        axis.text(0.5, 0.5, "none: no spread beyond chance", transform=axis.transAxes, ha="center")
     axis.grid(axis="x", visible=False)
 
 
@@ -183,6 +182,6 @@ def _variance(axis: Axes, advice: Advice) -> None:
     for place, value in enumerate(values[::-1]):
         axis.text(max(value, 0.0), place, f" {value:.1%}", va="center", fontsize=9)
     top = max([v for v in values if math.isfinite(v)] + [0.01])
-    axis.set(title="What do the features explain?", xlabel="variance predicted out of sample", xlim=(0, 1.2 * top))
+    axis.set(title="Variance explained by the features", xlabel="variance predicted out of sample", xlim=(0, 1.2 * top))
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axis.grid(axis="y", visible=False)

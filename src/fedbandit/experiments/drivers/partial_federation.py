@@ -1,4 +1,4 @@
-"""The best use of very few messages: some agents share all they can, the others learn alone."""
+"""Partial federation: some agents share all their data, the others learn alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedbandit.simulation.trace import COLUMNS, Trace
 def partly_federated(spec: RunSpec, seed: int) -> RunOutcome:
     """`members` of the M agents run the spec's rule together, the rest are independent OFULs; columns at the end only.
 
-    Every agent has T/M rounds. The two parts never meet, so they are two simulations of the same seed, added up.
+    Every agent has T/M rounds. The two parts do not interact, so they are two simulations of the same seed, added up.
     """
     members = int(spec.driver["members"])
     own = spec.n_rounds // spec.n_agents

@@ -1,4 +1,4 @@
-"""The four radii: coverage, the regret each costs, and how far the exogenous one carries."""
+"""The four radii: coverage, the regret of each, and the limits of the exogenous one."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _quitting_cells(size: Size) -> list[Cell]:
 
 
 def analyse(results: Results) -> StudyAnswer:
-    """Coverage and cost; the two alphas over M; who may leave."""
+    """Coverage and cost; the two alphas over M; agents that leave."""
     figure, axes = panels(2, 2, width=11, height=3.4)
     _draw_coverage(axes[0], results)
     _draw_alpha(axes[1], results, "messages")
@@ -120,7 +120,7 @@ def analyse(results: Results) -> StudyAnswer:
     caption = (
         "Top left: largest error of any model in a run, in radii (must stay below 1), against regret; a marker for "
         "each radius and α. Right: α = 1/M (solid) against the paper's 1/M² (dashed) under the exogenous radius. "
-        "Bottom left: the largest error so far, when agents leave and take their buffers with them. Mean and 95 % "
+        "Bottom left: the largest error so far, when agents leave and their buffers are lost. Mean and 95 % "
         "intervals."
     )
     return StudyAnswer(_sentence(results), figure, caption, tables, _notes(results))
@@ -263,7 +263,7 @@ def _says_quitting(results: Results) -> str:
     return (
         f"Where agents leave after a disappointing reward that radius "
         f"{says_coverage(held['disappointment'], 1 - DELTA)}: covered in {counts['disappointment']} runs, against "
-        f"{counts['chance']} when as many leave by chance and {counts['nobody']} when nobody leaves."
+        f"{counts['chance']} when as many leave by chance and {counts['nobody']} when none leaves."
     )
 
 
@@ -272,8 +272,8 @@ def _notes(results: Results) -> list[str]:
     return [
         f"Coverage: uniform world, d = {spec.dim}, M = {spec.n_agents}, T = {spec.n_rounds:,}, noise {NOISE}, δ = "
         f"{DELTA}. A run is covered if θ* is inside the ellipsoid of every model that any agent used.",
-        "The claim for α = 1/M is ours, not the paper's: regret Õ(d√T + dM), messages O(dM log T). The ratio of "
-        "regrets over M in the second table is where it would show if it were wrong.",
+        "The claim for α = 1/M is ours, not the paper's: regret Õ(d√T + dM), messages O(dM log T). It would show as a "
+        "growing ratio of regrets over M in the second table if it were wrong.",
         "Messages cannot exceed 2T, which bends the curves of α = 1/M² for large M.",
         "Quitting: agents come one after another, download on arrival and stay until they have exchanged once; the "
         f"disappointed leave when a reward is more than {NOISE} below their estimate, and never upload.",

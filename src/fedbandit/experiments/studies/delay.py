@@ -146,8 +146,8 @@ def _notes(results: Results) -> list[str]:
     return [
         f"Uniform world, d = {DIM}, M = {spec.n_agents}, T = {spec.n_rounds:,}, β = {BETA}: an agent acts once in "
         f"{spec.n_agents} rounds.",
-        "An agent keeps what it sent until the answer comes, goes on deciding, and has one exchange open at a time.",
-        "The last column is the radius that covers anything the paper allows, at the α that the network really gives.",
+        "An agent keeps what it sent until the reply arrives, keeps deciding, and has one exchange open at a time.",
+        "The last column is the radius that covers anything the paper allows, at the measured effective α.",
     ]
 
 

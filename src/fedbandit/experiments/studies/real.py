@@ -1,4 +1,4 @@
-"""Real data: what is sharing worth, and at what price? Alone, together and with everything shared, one pass each."""
+"""Real data: the gain of sharing and its cost in messages: alone, together and everything shared, one pass each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FED, HELPED, ASYNC, SYNC = "FedLinUCB", "FedLinUCB, join + arrival", "Async-LinU
 FAMILIES = (FED, HELPED, ASYNC, SYNC)
 WANTED_GAIN = 0.9  # of what sharing everything gains
 SHOWN_ALPHA = 1.0
-EVERY_DECISION = 0.0  # the α at which every observation travels
+EVERY_DECISION = 0.0  # the α at which every observation is sent
 N_MARKS = 45
 
 
@@ -47,7 +47,7 @@ class Place:
 
 
 # β and λ are where *independent* agents do best on digits (tried: β to 0.5, λ 0.01 to 1) and on flights (β 0.3 to 1,
-# λ 0.1 and 1); the two small data sets borrow those of digits.
+# λ 0.1 and 1); the two small data sets use those of digits.
 PLACES: dict[str, Place] = {
     "digits": Place("digits", {"n_agents": 20}, 0.2, 0.1),
     "digits, by label": Place("digits", {"n_agents": 20, "split": "labels"}, 0.2, 0.1),
@@ -102,7 +102,7 @@ def _rules(world: DataWorld, place: Place, size: Size) -> list[tuple[str, float,
 
 
 def reward_of(group: Group) -> dict[int, float]:
-    """Mean reward a round, by seed."""
+    """Mean reward per round, by seed."""
     return {seed: value / group.spec.n_rounds for seed, value in group.at("reward").items()}
 
 
@@ -118,7 +118,7 @@ def gain_share(results: Results, group: Group) -> Interval:
 
 
 def gap_of(results: Results, data: str) -> Interval:
-    """What sharing everything gains per round over agents alone, paired by seed."""
+    """The gain per round of sharing everything over agents alone, paired by seed."""
     lonely, best = (reward_of(results.one(data=data, system=s)) for s in (ALONE, EVERYTHING))
     return difference(best, lonely)
 
@@ -147,7 +147,7 @@ def baselines_of(results: Results, data: str) -> Baselines:
 
 
 def analyse(results: Results) -> StudyAnswer:
-    """Reward against messages for each data set, and whether the promise on digits holds."""
+    """Reward against messages for each data set."""
     places = results.each("data")
     if not places:
         raise InvalidParameter("no data set is there: pip install 'fedbandit[data]'")
@@ -241,7 +241,7 @@ def _price(axis: Axes, results: Results) -> None:
     axis.axhline(WANTED_GAIN, color="#8a8f98", linestyle=":", linewidth=1.1)
     points(axis, x, spans, look)
     for i, (g, sent, part) in enumerate(zip(groups, x, spans, strict=True)):
-        above = i % 2 == 1  # neighbours on different sides, so that their words do not meet
+        above = i % 2 == 1  # neighbours on different sides, so that labels do not overlap
         note(axis, f"α={g['knob']:g}", sent, part.high if above else part.low, look, shift=(-10, 4 if above else -11))
     every = results.one(data="digits", system=HELPED, knob=EVERY_DECISION)
     ends = (
@@ -251,7 +251,7 @@ def _price(axis: Axes, results: Results) -> None:
     for at, part, text in ends:
         points(axis, [at], [part], other)
         note(axis, text, at, 1.0, other, shift=(-3 * len(text), 8))
-    axis.set(title="The gain, and its price", xlabel="messages per decision", ylim=(0.8, 1.05))
+    axis.set(title="Gain and cost", xlabel="messages per decision", ylim=(0.8, 1.05))
     axis.set_xlim(0.7 * min(x), 1.6 * ends[-1][0])
     axis.set_ylabel("gain over alone, of that of sharing all")
     log_scale(axis)
@@ -328,16 +328,16 @@ def _notes() -> list[str]:
         "seen. Their agents are artificial: rows are dealt at random, or by label. Flights have real agents: 104 "
         "destinations, a day's flights are the arms, on time or not is known for each.",
         "One β and one λ for all systems of a data set, chosen where independent agents do best: on digits (breast "
-        "cancer and wine borrow these) and on flights.",
+        "cancer and wine use the same) and on flights.",
         "A pass shows every row once at the agent that owns it. Wine has 178 rows for 5 agents: nearly every row is "
-        "news at d = 42, so few rounds pass without an exchange. Breast cancer is nearly so: 569 rows at d = 22.",
+        "informative at d = 42, so few rounds pass without an exchange. Breast cancer is similar: 569 rows at d = 22.",
         "A broadcast (M + 1 messages per round) is how Table 1 counts sharing everything. Two messages per decision, "
         "α = 0 with join and arrival, give every agent the same knowledge; against them FedLinUCB saves much less.",
         "Raw rows are context, arm and reward as float64, sent once. A message has d(d+1)/2 + d + 3 numbers, so that "
         "in one pass over small data statistics cost more bytes than the rows: what they save is that no "
         "row leaves its agent; in bytes they pay only after many more rows.",
-        "Split by label, an agent sees two classes and learns them alone; what is lost to waiting outweighs the rest.",
-        "Flights come in the order of days, and punctuality changes with the season: a model that waits is late.",
+        "Split by label, an agent sees two classes and learns them alone; delayed models cost more than sharing gains.",
+        "Flights come in the order of days, and punctuality changes with the season, so a delayed model is outdated.",
     ]
 
 

@@ -352,7 +352,7 @@ def test_features_that_predict_nothing_are_never_a_yes(tmp_path):
     # A gain that the simulation shows is one of a model that was fitted to noise.
     shown = [advice for advice in advices if advice.choice.gain.low > 0]
     assert shown
-    assert all("predict nothing" in headline(advice) for advice in shown)
+    assert all("do not predict" in headline(advice) for advice in shown)
     assert all("fitted to noise" in " ".join(advice.reasons) for advice in shown)
 
 

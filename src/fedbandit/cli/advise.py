@@ -1,4 +1,4 @@
-"""`fedbandit advise LOG`: is sharing worth it for this fleet?"""
+"""`fedbandit advise LOG`: whether sharing pays off for a fleet."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def advise(
     feature: Annotated[
         list[str] | None,
         typer.Option(
-            help="Column to use as a feature, text too; may be given several times. Without it: all other columns of "
-            "numbers, but identifiers."
+            help="Column to use as a feature; text is allowed; may be repeated (default: all other numeric "
+            "columns except identifiers)."
         ),
     ] = None,
     ignore: Annotated[

@@ -49,7 +49,7 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Options that stand before the sub-command."""
+    """Options before the sub-command."""
 
 
 app.command(rich_help_panel="Ask questions")(simulate)
@@ -68,7 +68,7 @@ app.command(rich_help_panel="Maintenance")(doctor)
 
 
 def _show_warning(show: Any) -> Any:
-    """`warnings.showwarning` that writes our own warnings as one sentence, without a line of our source."""
+    """`warnings.showwarning` that prints warnings of fedbandit as one line, without source code."""
 
     def shown(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, FedbanditWarning):
@@ -80,17 +80,17 @@ def _show_warning(show: Any) -> Any:
 
 
 def main() -> None:
-    """Run the command line; our own errors end it with a sentence, not a traceback."""
+    """Run the command line; errors of fedbandit are printed as one line, without a traceback."""
     warnings.showwarning = _show_warning(warnings.showwarning)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be UTF-8
     try:
         app()
     except FedbanditError as error:
         print(f"fedbandit: {error.code}: {error}", file=sys.stderr)
         sys.exit(2)
     except MemoryError as error:
-        print(f"fedbandit: out_of_memory: this needs more memory than there is: {error}", file=sys.stderr)
+        print(f"fedbandit: out_of_memory: not enough memory: {error}", file=sys.stderr)
         sys.exit(1)
     except OSError as error:
         if error.errno is None:

@@ -47,7 +47,7 @@ def simulate(
     participation: Annotated[
         str,
         typer.Option(
-            help=f"Who is active: {', '.join(PARTICIPATION)}; {ByRows.name}, which plays each row of data once."
+            help=f"Participation pattern: {', '.join(PARTICIPATION)}; {ByRows.name}, which plays each row of data once."
         ),
     ] = "uniform",
     seeds: Annotated[int, typer.Option(help="Run the seeds 0 to N−1.")] = 1,
@@ -69,9 +69,7 @@ def simulate(
     engine: Annotated[str, typer.Option(help="'auto', 'reference' or 'compiled'.")] = "auto",
     save: Annotated[
         Path | None,
-        typer.Option(
-            help="Write each trace to this directory as .npz; its name has a hash of all settings, and it holds them."
-        ),
+        typer.Option(help="Write each trace to this directory as .npz, named by a hash of all settings."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list with one object per seed.")] = False,
 ) -> None:
@@ -127,7 +125,7 @@ def simulate(
 
 
 def check_numbers(*, delta: float, gamma_up: float, gamma_down: float, threshold: float | None) -> None:
-    """Numbers that only some rules and radii read are checked for all of them: a bad one is never passed over."""
+    """Check options that only some rules and radii use, so that a bad value is always an error."""
     if not 0 < at_least(delta, 0.0, "delta") < 1:
         raise InvalidParameter(f"expected delta between 0 and 1, got {delta}")
     at_least(gamma_up, 1.0, "gamma_up")
@@ -144,7 +142,7 @@ def make_world(
     noise: float | None = None,
     n_agents: int | None = None,
 ) -> World:
-    """The world of this name with the numbers that were given; what the world has no use for is an error."""
+    """The world of this name with the given options; an option that the world does not have is an error."""
     constructor = _lookup(EVERY, name, "world")
     known = inspect.signature(constructor).parameters
     given = {"dim": dim, "n_actions": n_actions, "noise": noise}
@@ -152,7 +150,7 @@ def make_world(
     unknown = numbers.keys() - known.keys()
     if unknown:
         raise InvalidParameter(f"the {name} world has no {', '.join(sorted(unknown))}")
-    if "n_agents" in known and n_agents is not None:  # data that is split over as many agents as one likes
+    if "n_agents" in known and n_agents is not None:  # data that can be split over any number of agents
         numbers["n_agents"] = n_agents
     place: World = constructor(**numbers)
     return place
@@ -204,7 +202,7 @@ def _row(name: str, seed: int, trace: fb.Trace, seconds: float) -> dict[str, Any
 
 
 class _progress:  # noqa: N801 - used like a function
-    """A progress bar over rounds on the terminal's error stream; nothing when quiet."""
+    """A progress bar over rounds on standard error; nothing when quiet."""
 
     def __init__(self, total: int, *, quiet: bool) -> None:
         from rich.console import Console

@@ -39,38 +39,39 @@ class Radius(Protocol):
         ...
 
 
-def _check(radius: Any) -> None:
+class _Checked:
     """Every radius has the same ranges: probabilities in (0, 1), bounds ≥ 0, counts ≥ 1."""
-    for field in fields(radius):
-        value = getattr(radius, field.name)
-        if field.name in ("n_agents", "n_rounds"):
-            if value is not None or field.default is MISSING:
-                keep_whole(radius, field.name, 1)
-        elif field.name == "delta":
-            if not 0 < finite_at_least(value, 0.0, "delta") < 1:
-                raise InvalidParameter(f"expected delta between 0 and 1, got {value}")
-        else:
-            number = finite_at_least(value, 0.0, field.name)
-            if not isinstance(value, (int, float)):  # an int stays one: settings are compared by how they are written
-                object.__setattr__(radius, field.name, number)
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if field.name in ("n_agents", "n_rounds"):
+                if value is not None or field.default is MISSING:
+                    keep_whole(self, field.name, 1)
+            elif field.name == "delta":
+                if not 0 < finite_at_least(value, 0.0, "delta") < 1:
+                    raise InvalidParameter(f"expected delta between 0 and 1, got {value}")
+            else:
+                number = finite_at_least(value, 0.0, field.name)
+                if not isinstance(value, (int, float)):  # an int stays one: settings are compared as written
+                    object.__setattr__(self, field.name, number)
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(_Checked):
     """A constant β without a guarantee."""
 
     kind: ClassVar[str] = "fixed"
     beta: float
-
-    def __post_init__(self) -> None:
-        _check(self)
 
     def __call__(self, evidence: Evidence) -> float:
         return self.beta
 
 
 @dataclass(frozen=True, slots=True)
-class Paper:
+class Paper(_Checked):
     """Theorem 1 as printed."""
 
     kind: ClassVar[str] = "paper"
@@ -81,15 +82,12 @@ class Paper:
     action_bound: float = 1.0
     delta: float = 0.01
 
-    def __post_init__(self) -> None:
-        _check(self)
-
     def __call__(self, evidence: Evidence) -> float:
         return theory.paper_radius(dim=evidence.dim, lam=evidence.lam, alpha=evidence.alpha, **asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
-class Adaptive:
+class Adaptive(_Checked):
     """Holds for anything the paper allows; leave `n_rounds` out when the horizon is unknown.
 
     `n_agents` counts every incarnation that held data, those whose buffers were lost included.
@@ -101,9 +99,6 @@ class Adaptive:
     theta_bound: float = 1.0
     delta: float = 0.01
     n_rounds: int | None = None
-
-    def __post_init__(self) -> None:
-        _check(self)
 
     def __call__(self, evidence: Evidence) -> float:
         return theory.adaptive_radius(
@@ -119,7 +114,7 @@ class Adaptive:
 
 
 @dataclass(frozen=True, slots=True)
-class Exogenous:
+class Exogenous(_Checked):
     """OFUL's radius; holds when nothing outside reacts to rewards that are not merged yet (docs/theory.md)."""
 
     kind: ClassVar[str] = "exogenous"
@@ -127,24 +122,18 @@ class Exogenous:
     theta_bound: float = 1.0
     delta: float = 0.01
 
-    def __post_init__(self) -> None:
-        _check(self)
-
     def __call__(self, evidence: Evidence) -> float:
         return theory.exogenous_radius(rho=evidence.rho, lam=evidence.lam, **asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(_Checked):
     """Li and Wang's: from the number of observations, for actions of unit norm."""
 
     kind: ClassVar[str] = "counted"
     noise_scale: float
     theta_bound: float = 1.0
     delta: float = 0.1
-
-    def __post_init__(self) -> None:
-        _check(self)
 
     def __call__(self, evidence: Evidence) -> float:
         return theory.counted_radius(n_obs=evidence.n_obs, dim=evidence.dim, lam=evidence.lam, **asdict(self))

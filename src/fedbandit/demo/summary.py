@@ -1,4 +1,4 @@
-"""The end of the demo: was it worth it, and is everything where it should be?"""
+"""The baselines of the demo, and the check that every observation counted exactly once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedbandit.experiments.sharing_cost import SharingCost
 
 @dataclass(frozen=True, slots=True)
 class LearningResult:
-    """One way to learn: rewards in the order of the images, and what it cost."""
+    """One way to learn: rewards in the order of the images, messages and bytes."""
 
     name: str
     rewards: tuple[float, ...]
@@ -26,12 +26,12 @@ class LearningResult:
 
     @property
     def mean_reward(self) -> float:
-        """Over all images."""
+        """Mean reward over all images."""
         return float(np.mean(self.rewards))
 
     @property
     def late_reward(self) -> float:
-        """Over the last quarter, when there was something to have learnt."""
+        """Mean reward over the last quarter."""
         return float(np.mean(self.rewards[-len(self.rewards) // 4 :]))
 
 
@@ -48,7 +48,7 @@ def alone(parts: Sequence[Images], *, beta: float, lam: float) -> LearningResult
 
 
 def sharing_cost(parts: Sequence[Images]) -> SharingCost:
-    """What sharing everything would send; a raw row is the context, the arm and the reward."""
+    """The cost of sharing everything; a raw row is the context, the arm and the reward."""
     return SharingCost(
         n_agents=len(parts),
         n_rounds=sum(map(len, parts)),
@@ -76,7 +76,7 @@ def every_decision(parts: Sequence[Images], *, beta: float, lam: float) -> Learn
 
 
 def everything_shared(parts: Sequence[Images], *, beta: float, lam: float) -> LearningResult:
-    """One model learns from each image at once; as messages a broadcast: an upload, and a download to everybody."""
+    """One model learns from each image immediately; counted as an upload and a download to all agents."""
     agent = OFUL(dim=parts[0].dim, beta=beta, lam=lam).agent("all")
     rewards = []
     for m, n in _order(parts):
@@ -93,12 +93,12 @@ def _order(parts: Sequence[Images]) -> list[tuple[int, int]]:
 
 
 def in_order(parts: Sequence[Images], rewards: Sequence[dict[int, float]]) -> tuple[float, ...]:
-    """What the agents got, in the order in which images were dealt out."""
+    """The rewards of the agents in the order in which images were dealt out."""
     return tuple(rewards[m][n] for m, n in _order(parts))
 
 
 def seen(parts: Sequence[Images], arms: Sequence[dict[int, int]]) -> SufficientStats:
-    """The statistics of what the agents say they saw."""
+    """The statistics of what the agents reported."""
     rows = np.array([parts[m].actions(n)[arms[m][n]] for m, n in _order(parts)])
     rewards = np.array([parts[m].reward(n, arms[m][n]) for m, n in _order(parts)])
     return SufficientStats.of(rows, rewards)
@@ -106,7 +106,7 @@ def seen(parts: Sequence[Images], arms: Sequence[dict[int, int]]) -> SufficientS
 
 @dataclass(frozen=True, slots=True)
 class Conservation:
-    """What the agents saw against what the server holds (without λI)."""
+    """The agents' reported data against the server's (without λI)."""
 
     seen: SufficientStats
     held: SufficientStats

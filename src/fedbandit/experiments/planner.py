@@ -43,7 +43,7 @@ class PlannedFleet:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class TheoryBounds:
     """The theory for one α: the largest number of messages, and the radii that cover θ*."""
 
     alpha: float
@@ -53,7 +53,7 @@ class Promise:
     paper: float
 
 
-def promise(fleet: PlannedFleet, alpha: float) -> Promise:
+def theory_bounds(fleet: PlannedFleet, alpha: float) -> TheoryBounds:
     """Message bound and radii at the end of the horizon, with the largest information ρ that T rounds can bring."""
     at_least(alpha, 0.0, "alpha", strictly=True)
     d, T, M, lam = fleet.dim, fleet.n_rounds, fleet.n_agents, fleet.lam
@@ -62,7 +62,7 @@ def promise(fleet: PlannedFleet, alpha: float) -> Promise:
     bound = theory.message_bound(dim=d, n_agents=M, n_rounds=T, lam=lam, alpha=alpha, action_bound=L)
     common = {"noise_scale": R, "theta_bound": S, "delta": fleet.delta, "lam": lam}
     sized = {**common, "dim": d, "n_agents": M, "n_rounds": T, "alpha": alpha}
-    return Promise(
+    return TheoryBounds(
         alpha,
         min(bound, 2.0 * T),
         theory.exogenous_radius(rho=rho, **common),
@@ -71,7 +71,7 @@ def promise(fleet: PlannedFleet, alpha: float) -> Promise:
     )
 
 
-def promised_alpha(fleet: PlannedFleet, messages: float) -> float | None:
+def alpha_within_bound(fleet: PlannedFleet, messages: float) -> float | None:
     """The smallest α whose message bound is within a budget; None if there is none: an epoch may cost 2M."""
     epochs = theory.max_epochs(dim=fleet.dim, n_rounds=fleet.n_rounds, lam=fleet.lam, action_bound=fleet.action_bound)
     if messages >= 2 * fleet.n_rounds:
@@ -178,11 +178,11 @@ def small_fleet(fleet: PlannedFleet, budget: int) -> PlannedFleet:
     return replace(fleet, n_agents=n_agents, n_rounds=min(fleet.n_rounds, budget, n_agents * own))
 
 
-def bytes_a_day(fleet: PlannedFleet, messages: float, days: float) -> float:
+def bytes_per_day(fleet: PlannedFleet, messages: float, days: float) -> float:
     """Bytes of statistics on the wire in a day."""
-    return messages * bytes_a_message(fleet) / days
+    return messages * bytes_per_message(fleet) / days
 
 
-def bytes_a_message(fleet: PlannedFleet) -> int:
+def bytes_per_message(fleet: PlannedFleet) -> int:
     """Bytes of one upload or download."""
     return n_bytes(fleet.dim)

@@ -66,6 +66,10 @@ class Group:
         """A single fact of each run, by seed."""
         return {seed: float(run.facts[name]) for seed, run in self.runs.items()}
 
+    def fact_mean(self, name: str) -> Interval:
+        """Mean and interval over seeds of a single fact."""
+        return interval(list(self.fact(name).values()))
+
     def mean(self, measure: str, round_number: int | None = None) -> Interval:
         """Mean and interval over seeds."""
         return interval(list(self.at(measure, round_number).values()))

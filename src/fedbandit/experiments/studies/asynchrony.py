@@ -120,7 +120,7 @@ def _dumbbell(axis: Axes, results: Results, pattern: str, system: str, height: f
 def _contacts(axis: Axes, results: Results, pattern: str, system: str, height: float) -> None:
     for group in results.where(pattern=pattern, system=system, reach=WAITING):
         look = style_of(system)
-        value = interval(list(group.fact("for_others").values())).mean
+        value = group.fact_mean("for_others").mean
         axis.barh(height, value, height=0.11, color=look.colour)
         axis.annotate(
             number(value), (value, height), xytext=(3, 0), textcoords="offset points", va="center", fontsize=7
@@ -147,7 +147,7 @@ def _offline(group: Group | None, reached: Group) -> list[object]:
     if group is None:
         return [None, None, None]
     times = ratio(group.at("regret"), reached.at("regret"))
-    return [group.mean("regret"), span(times), interval(list(group.fact("for_others").values()))]
+    return [group.mean("regret"), span(times), group.fact_mean("for_others")]
 
 
 def _sentence(results: Results) -> str:

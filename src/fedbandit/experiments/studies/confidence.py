@@ -11,7 +11,7 @@ from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.core import radius
 from fedbandit.experiments.baselines import fed
 from fedbandit.experiments.claims import says_coverage
-from fedbandit.experiments.compare import Interval, exponent, interval, ratio, share
+from fedbandit.experiments.compare import Interval, exponent, ratio, share
 from fedbandit.experiments.output.figures import (
     INK,
     SERIES,
@@ -129,7 +129,7 @@ def analyse(results: Results) -> StudyAnswer:
 def _draw_coverage(axis: Axes, results: Results) -> None:
     for kind, look in zip(RADII, SERIES, strict=False):
         groups = results.where(part="coverage", radius=kind)
-        x = [_fact(g, "worst_error").mean for g in groups]
+        x = [g.fact_mean("worst_error").mean for g in groups]
         y = [g.mean("regret") for g in groups]
         points(axis, x, y, look)
         note(axis, f"{kind}, α=1", x[0], y[0].mean, look, shift=(8, 2))
@@ -170,10 +170,6 @@ def _draw_quitting(axis: Axes, results: Results) -> None:
     label_ends(axis, ends)
 
 
-def _fact(group: Group, name: str) -> Interval:
-    return interval(list(group.fact(name).values()))
-
-
 def _covered(group: Group) -> Interval:
     return share([worst <= 1 for worst in group.fact("worst_error").values()])
 
@@ -184,7 +180,7 @@ def _coverage_table(results: Results) -> Table:
         held, worst = _covered(g), max(g.fact("worst_error").values())
         runs = f"{round(held.mean * held.n)} of {held.n}"
         rows.append(
-            [g["radius"], g["alpha"], _fact(g, "beta"), runs, f"{worst:.2f}", g.mean("regret"), g.mean("messages")]
+            [g["radius"], g["alpha"], g.fact_mean("beta"), runs, f"{worst:.2f}", g.mean("regret"), g.mean("messages")]
         )
     columns = ["radius", "α", "β at the end", "runs covered", "worst error / β", "regret", "messages"]
     return Table("Four radii in the authors' world", columns, rows)
@@ -216,9 +212,9 @@ def _quitting_table(results: Results) -> Table:
     for who in QUITTERS:
         g = results.one(part="churn", who=who)
         held = _covered(g)
-        errors = f"{_fact(g, 'worst_error').mean:.2f} (at most {max(g.fact('worst_error').values()):.2f})"
+        errors = f"{g.fact_mean('worst_error').mean:.2f} (at most {max(g.fact('worst_error').values()):.2f})"
         rows.append(
-            [who, f"{round(held.mean * held.n)} of {held.n}", errors, _fact(g, "uploads"), _fact(g, "quitters")]
+            [who, f"{round(held.mean * held.n)} of {held.n}", errors, g.fact_mean("uploads"), g.fact_mean("quitters")]
         )
     return Table("The quitting fleet", ["who quits", "runs covered", "largest error / β", "uploads", "quitters"], rows)
 

@@ -106,6 +106,11 @@ def reward_of(group: Group) -> dict[int, float]:
     return {seed: value / group.spec.n_rounds for seed, value in group.at("reward").items()}
 
 
+def mean_reward(group: Group) -> Interval:
+    """Mean reward per round and its interval over seeds."""
+    return interval(list(reward_of(group).values()))
+
+
 def gain_share(results: Results, group: Group) -> Interval:
     """The part of the shared learner's gain over independent ones that a system reaches, paired by seed."""
     lonely, best = (reward_of(results.one(data=group["data"], system=s)) for s in (ALONE, EVERYTHING))
@@ -171,19 +176,14 @@ def analyse(results: Results) -> StudyAnswer:
 def _panel(axis: Axes, results: Results, data: str) -> None:
     for family in FAMILIES:
         groups = sorted(results.where(data=data, system=family), key=lambda g: g.mean("messages").mean)
-        spans = [interval(list(reward_of(g).values())) for g in groups]
+        spans = [mean_reward(g) for g in groups]
         sent = [g.mean("messages").mean for g in groups]
         kept = [i for i, x in enumerate(sent) if x > 0]
         points(axis, [sent[i] for i in kept], [spans[i] for i in kept], style_of(family))
     everything, lonely = results.one(data=data, system=EVERYTHING), results.one(data=data, system=ALONE)
-    points(
-        axis,
-        [everything.mean("messages").mean],
-        [interval(list(reward_of(everything).values()))],
-        style_of(EVERYTHING),
-    )
+    points(axis, [everything.mean("messages").mean], [mean_reward(everything)], style_of(EVERYTHING))
     look = style_of(ALONE)
-    axis.axhline(interval(list(reward_of(lonely).values())).mean, color=look.colour, linestyle=look.line)
+    axis.axhline(mean_reward(lonely).mean, color=look.colour, linestyle=look.line)
     known = baselines_of(results, data)
     low, high = axis.get_ylim()
     for value in (known.random, known.best_fixed):
@@ -261,7 +261,7 @@ def _price(axis: Axes, results: Results) -> None:
 def _table(results: Results) -> Table:
     rows = []
     for group in results:
-        reward = interval(list(reward_of(group).values()))
+        reward = mean_reward(group)
         part = None if group["system"] in (ALONE, EVERYTHING) else gain_share(results, group)
         knob = group["knob"] if group["system"] in FAMILIES else None
         sent, cost = group.mean("messages"), group.sharing_cost
@@ -285,19 +285,16 @@ def _no_learning(results: Results) -> Table:
 
 
 def _sentence(results: Results) -> str:
-    parts = [_promise(results, data) for data in results.each("data")]
-    return " ".join(parts)
+    return " ".join(_data_sentence(results, data) for data in results.each("data"))
 
 
-def _promise(results: Results, data: str) -> str:
+def _data_sentence(results: Results, data: str) -> str:
     """What there is to gain, the cheapest FedLinUCB shown to reach nine tenths of it, and what sending all costs."""
-    lonely, everything = (
-        interval(list(reward_of(results.one(data=data, system=s)).values())) for s in (ALONE, EVERYTHING)
-    )
+    lonely, everything = (mean_reward(results.one(data=data, system=s)) for s in (ALONE, EVERYTHING))
     text = f"On {data}, agents alone earn {lonely.mean:.3f} per round and sharing everything {everything.mean:.3f}: "
     text += f"{says_gain(gap_of(results, data))}."
     best = shown_best(results, data)
-    earned = interval(list(reward_of(best).values()))
+    earned = mean_reward(best)
     text += f" FedLinUCB at α = {best['knob']:g} earns {earned.mean:.3f}"
     if side(gap_of(results, data), 0.0) == ABOVE:
         text += f" and {says_part(gain_share(results, best), WANTED_GAIN)}"
@@ -318,7 +315,7 @@ def _says_every_decision(results: Results, data: str) -> str:
     found = results.where(data=data, system=HELPED, knob=EVERY_DECISION)
     if not found:
         return ""
-    earned = interval(list(reward_of(found[0]).values()))
+    earned = mean_reward(found[0])
     return f" Two messages per decision (α = 0, join and arrival) earn {earned.mean:.3f} with {_sent(found[0])}."
 
 

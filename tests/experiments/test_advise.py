@@ -266,7 +266,7 @@ def test_agents_are_simulated_as_they_are_deployed():
     """Live agents join: with few decisions each, that is half of what sharing gains (46 % without, 97 % with)."""
     log = fleet_log(n_agents=100, n=500)
     outlook = prospects(log, Fit(log), n_seeds=3, alphas=(0.3,))
-    assert outlook.share(outlook.federated[0]) > 0.85
+    assert outlook.share_of_gain(outlook.federated[0]) > 0.85
     deployed = ModelDescription.from_dict(
         {**TERMS, "dim": log.dim, "alpha": 0.3, "lam": outlook.lam, "radius": {"kind": "fixed", "beta": outlook.beta}}
     ).settings.rule()

@@ -1,4 +1,4 @@
-"""What a study says follows from its intervals: a claim holds for every value inside of them, whatever they are."""
+"""Claims of studies follow from intervals: a claim holds for every value inside them."""
 
 import math
 import re

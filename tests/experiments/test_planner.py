@@ -50,7 +50,7 @@ def test_the_alpha_within_bound_keeps_the_budget_and_hardly_less_does_not():
     assert theory_bounds(FLEET, alpha).messages <= budget * (1 + 1e-9)
     assert theory_bounds(FLEET, alpha * 0.5).messages > budget
     assert alpha_within_bound(FLEET, 100.0) is None
-    assert alpha_within_bound(FLEET, 2.0 * FLEET.n_rounds) == 0  # nobody can send more than that
+    assert alpha_within_bound(FLEET, 2.0 * FLEET.n_rounds) == 0  # the largest number possible
 
 
 def test_the_suggested_alpha_meets_its_budget():

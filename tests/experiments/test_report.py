@@ -158,7 +158,7 @@ def test_from_draws_again_without_running(tmp_path, small_studies, monkeypatch):
     first = invoke("small", "--out", str(tmp_path / "a"), "--jobs", "2")
     assert first.exit_code == 0, first.output
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a" / "runs").rglob("*")}
-    monkeypatch.setattr("fedbandit.experiments.sweep.in_processes", None)  # whoever runs anything now fails
+    monkeypatch.setattr("fedbandit.experiments.sweep.in_processes", None)  # running anything now fails
     again = invoke("small", "--from", str(tmp_path / "a"), "--out", str(tmp_path / "b"))
     assert again.exit_code == 0, again.output
     assert (tmp_path / "b" / "report.html").read_text() == (tmp_path / "a" / "report.html").read_text()

@@ -1,4 +1,4 @@
-"""Every study at its tiny size: it runs, answers, draws, and says in words what stands in its tables."""
+"""Every study at its tiny size: it runs, answers, draws, and its sentence agrees with its tables."""
 
 import re
 

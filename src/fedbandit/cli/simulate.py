@@ -173,7 +173,7 @@ def make_radius(text: str, *, noise: float, agents: int, rounds: int, delta: flo
 
 
 def make_rule(name: str, *, dim: int, beta: Any, lam: float, options: dict[str, Any]) -> AnyRule:
-    """The rule of this name, with those options that it knows."""
+    """The rule of this name, with the options that it has."""
     constructor = _lookup(CATALOG, name, "algorithm")
     known = inspect.signature(constructor).parameters
     rule: AnyRule = constructor(dim=dim, beta=beta, lam=lam, **{key: options[key] for key in options if key in known})

@@ -35,7 +35,7 @@ def least_noise_scale(ridge: RidgeModel, *, lam: float, theta_bound: float, leve
 
 
 def distance_to_ball(ridge: RidgeModel, radius: float) -> float:
-    """The least ‖θ̂ − θ‖_Σ over ‖θ‖ ≤ radius; 0 when θ̂ itself is within.
+    """The least ‖θ̂ − θ‖_Σ over ‖θ‖ ≤ radius; 0 when θ̂ is within it.
 
     A confidence ellipsoid of radius β around θ̂ contradicts ‖θ*‖ ≤ S when this distance to the ball of radius S
     exceeds β. The minimiser is (Σ + μI)⁻¹Σθ̂ for the μ ≥ 0 that brings its norm to the radius.

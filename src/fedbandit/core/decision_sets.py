@@ -101,11 +101,11 @@ def farthest_point(theta_hat: Vector, inverse: Matrix, beta: float) -> Vector:
         return theta_hat
     leading = p >= p[-1] * (1.0 - 1e-10)
     s = a / a[-1]  # in units of the longest axis no square under- or overflows
-    pull = s * (c / a[-1])
-    pull[leading & (np.abs(c) <= 1e-12 * (np.linalg.norm(c) + a[-1]))] = 0.0
-    mu, at_pole = _secular_root(s * s, pull)
+    weights = s * (c / a[-1])
+    weights[leading & (np.abs(c) <= 1e-12 * (np.linalg.norm(c) + a[-1]))] = 0.0
+    mu, at_pole = _secular_root(s * s, weights)
     gap = mu - s * s
-    u = np.divide(pull, gap, out=np.zeros_like(pull), where=pull != 0.0)
+    u = np.divide(weights, gap, out=np.zeros_like(weights), where=weights != 0.0)
     if at_pole:
         missing = np.sqrt(max(1.0 - float(u @ u), 0.0))
         u = u + missing * (Q.T @ _axis_in(Q[:, leading]))
@@ -121,20 +121,20 @@ def _axis_in(basis: Matrix) -> Vector:
     return np.asarray(basis[:, 0])
 
 
-def _secular_root(poles: Vector, pull: Vector) -> tuple[float, bool]:
-    """The root μ ≥ max(poles) of Σ (pull/(μ − poles))² = 1, and whether it is the pole itself (hard case)."""
+def _secular_root(poles: Vector, weights: Vector) -> tuple[float, bool]:
+    """The root μ ≥ max(poles) of Σ (weights/(μ − poles))² = 1, and whether it is the pole itself (hard case)."""
     top = float(poles[-1])
-    active = pull != 0.0
+    active = weights != 0.0
     if not active.any():
         return top, True
-    poles, pull = poles[active], pull[active]
-    if float(poles.max()) < top * (1.0 - 1e-10) and float(np.sum((pull / (top - poles)) ** 2)) <= 1.0:
+    poles, weights = poles[active], weights[active]
+    if float(poles.max()) < top * (1.0 - 1e-10) and float(np.sum((weights / (top - poles)) ** 2)) <= 1.0:
         return top, True
-    low, high = max(top, float(np.max(poles + np.abs(pull)))), top + float(np.linalg.norm(pull))
+    low, high = max(top, float(np.max(poles + np.abs(weights)))), top + float(np.linalg.norm(weights))
     # ‖u(μ)‖⁻¹ is nearly linear in μ, so Newton on it converges in a few steps; bisection guards it.
     mu = low
     for _ in range(100):
-        ratio = pull / (mu - poles)
+        ratio = weights / (mu - poles)
         norm_sq = float(ratio @ ratio)
         if norm_sq > 1.0:
             low = mu

@@ -23,7 +23,7 @@ MAX_INSIGHTS = 16
 
 
 @dataclass(slots=True)
-class _Entry:
+class _CachedValue:
     task: asyncio.Task[Any]
     expires: float = float("inf")
 
@@ -34,7 +34,7 @@ class TtlCache:
     def __init__(self, ttl_s: float = TTL_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._ttl_s = ttl_s
         self._clock = clock
-        self._entries: dict[Hashable, _Entry] = {}
+        self._entries: dict[Hashable, _CachedValue] = {}
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
         """The value of this key, cached for a short time; an error is raised for all readers and not cached."""
@@ -45,13 +45,13 @@ class TtlCache:
         result: T = await asyncio.shield(entry.task)
         return result
 
-    def _start(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> _Entry:
+    def _start(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> _CachedValue:
         began = self._clock()
 
         async def work() -> T:
             return await make()
 
-        entry = _Entry(asyncio.get_running_loop().create_task(work()))
+        entry = _CachedValue(asyncio.get_running_loop().create_task(work()))
 
         def finished(task: asyncio.Task[T]) -> None:
             failed = task.cancelled() or task.exception() is not None

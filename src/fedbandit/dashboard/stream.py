@@ -53,7 +53,7 @@ class StreamChanges:
         return _rounded(line.x[first:], line.y[first:], "all" if last is None else "more")
 
     def _first(self, name: str, line: ChartSeries) -> dict[str, Any] | None:
-        """An empty line is sent once, so that its chart says "No data yet"."""
+        """Send an empty line once, so that its chart shows "No data yet"."""
         if name in self._series:
             return None
         self._series[name] = None

@@ -110,7 +110,7 @@ def print_comparison(console: Console, outcomes: Sequence[LearningResult], cost:
         "[dim]Reward 1 for the right class; all start without data and see each image once. This\n"
         "is one run: `fedbandit study real` has intervals over seeds.\n"
         "The last two share every observation: each decision downloads before and uploads\n"
-        f"after (α = 0), or each observation goes up and the model down to all {cost.n_agents} agents.[/]",
+        f"after (α = 0), or each observation is uploaded and the model sent to all {cost.n_agents} agents.[/]",
         highlight=False,
     )
     together = next(outcome for outcome in outcomes if outcome.name == "together")

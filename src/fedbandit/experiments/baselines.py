@@ -1,7 +1,7 @@
 """The systems that the studies compare, with the settings their papers give them.
 
-Studies may give every system the same radius, so that they differ in nothing else; for the eager ones it is a number
-without a promise, and `deliberate_radius` says that this is known.
+Studies may give every system the same radius, so that they differ in nothing else; for eager systems that radius has no
+guarantee, and `deliberate_radius` suppresses the warning about it.
 """
 
 from __future__ import annotations

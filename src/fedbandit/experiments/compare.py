@@ -64,10 +64,10 @@ def log_interval(values: ArrayLike, *, level: float = LEVEL) -> Interval:
         return Interval(float(np.exp(inner.mean)), float(np.exp(inner.low)), float(np.exp(inner.high)), inner.n)
 
 
-def share(hits: ArrayLike, *, level: float = LEVEL) -> Interval:
+def proportion(hits: ArrayLike, *, level: float = LEVEL) -> Interval:
     """The share of seeds where something held, with Clopper and Pearson's exact interval.
 
-    >>> share([True] * 20).low > 0.8
+    >>> proportion([True] * 20).low > 0.8
     True
     """
     from scipy import stats

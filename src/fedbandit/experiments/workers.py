@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A Ray cluster: the one at `address`, or a local one of `n_cpus` that lives as long as the sweep."""
+    """A Ray cluster: the one at `address`, or a local one of `n_cpus` for the duration of the sweep."""
 
     address: str | None = None
     n_cpus: int | None = None

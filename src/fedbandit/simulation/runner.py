@@ -58,7 +58,7 @@ class SimulatedFleet:
         return agent
 
     def end_round(self, agent: BaseAgent, decision: Decision, reward: float, upload: Upload | None) -> None:
-        """Deliver what the agent wants to send after it has learnt the reward."""
+        """Deliver the upload that the agent triggers after it has observed the reward."""
         if upload is not None:
             self.exchange(upload)
 

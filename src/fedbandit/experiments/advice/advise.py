@@ -164,7 +164,7 @@ def _about_aim(advice: Advice) -> tuple[str, ...]:
         )
     return (
         f"No α that was tried keeps {ENOUGH:.0%} of the largest gain ({outlook.best_gain:.3g}); α = {choice.alpha:g} "
-        f"keeps the most, {outlook.share(choice):.0%}.",
+        f"keeps the most, {outlook.share_of_gain(choice):.0%}.",
     )
 
 

@@ -100,13 +100,13 @@ class Prospects:
         """The largest mean gain of any way to learn together."""
         return max(o.gain.mean for o in (*self.federated, self.shared))
 
-    def share(self, outcome: SystemOutcome) -> float:
+    def share_of_gain(self, outcome: SystemOutcome) -> float:
         """What part of the largest gain this way to learn keeps; NaN where nothing is gained."""
         return outcome.gain.mean / self.best_gain if self.best_gain > 0 else math.nan
 
     def reaches(self, outcome: SystemOutcome, budget: int | None = None) -> bool:
         """Whether it keeps 90 % of the largest gain or, with a budget, stays within it."""
-        return outcome.messages <= budget if budget is not None else self.share(outcome) >= ENOUGH
+        return outcome.messages <= budget if budget is not None else self.share_of_gain(outcome) >= ENOUGH
 
     def recommended(self, budget: int | None = None) -> SystemOutcome:
         """The fewest messages with 90 % of the gain of the best; with a budget, the best reward within it.

@@ -141,7 +141,7 @@ class Fit:
 
     @property
     def break_even(self) -> float:
-        """The spread at which an agent's own data predicts as well as everybody's: √(d / rows of an agent)."""
+        """The spread at which an agent's own data predicts as well as all agents' data: √(d / rows of an agent)."""
         return math.sqrt(self.rank / float(np.median(self.counts)))
 
     def deviations(self, rng: np.random.Generator | None = None) -> Matrix:

@@ -64,7 +64,7 @@ def _mark(advice: Advice, outcome: Any) -> str:
     return (
         "over the budget"
         if advice.budget is not None
-        else f"best tried: {advice.outlook.share(outcome):.0%} of the gain"
+        else f"best tried: {advice.outlook.share_of_gain(outcome):.0%} of the gain"
     )
 
 
@@ -103,7 +103,7 @@ def _caveats(advice: Advice) -> str:
         "policy avoided some actions, gains may be larger than shown."
     )
     lines = [
-        f"Gains are simulated: agents' parameters are drawn from what the log says of them, the noise is "
+        f"Gains are simulated: agents' parameters are drawn from their posterior given the log, the noise is "
         f"{advice.noise:.3g}. {offered}",
         "FedLinUCB is simulated as live agents run it: each downloads a model before its first decision, and another "
         "with each upload. Agents that all connect before there is data download an empty model: they gain less.",

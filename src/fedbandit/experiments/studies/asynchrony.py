@@ -80,7 +80,7 @@ def analyse(results: Results) -> StudyAnswer:
     left.set_yticks(range(len(patterns)), patterns)
     left.set_ylim(len(patterns) - 0.5, -0.5)
     left.set(
-        title="Regret: filled if all agents are reachable, hollow if only active ones",
+        title="Regret (filled: all agents reachable; hollow: only active ones)",
         xlabel="regret at the end",
         xscale="log",
     )

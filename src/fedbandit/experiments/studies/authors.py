@@ -152,7 +152,7 @@ def _distance(results: Results) -> str:
 def _notes() -> list[str]:
     return [
         "d = 15, K = 25, λ = 1, β = 0.5, noise 0.3, θ* = 1/√d, one agent active per round, chosen evenly.",
-        "Our Async-LinUCB uses a pushed model at once, as its article says; not all public code of it does.",
+        "Our Async-LinUCB uses a pushed model immediately, as its article states; not all public code of it does.",
         "The published agents start from a zero matrix; ours start from λI, which saves the first few exchanges.",
     ]
 

@@ -11,7 +11,7 @@ from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.core import radius
 from fedbandit.experiments.baselines import fed
 from fedbandit.experiments.claims import says_coverage
-from fedbandit.experiments.compare import Interval, exponent, ratio, share
+from fedbandit.experiments.compare import Interval, exponent, proportion, ratio
 from fedbandit.experiments.output.figures import (
     INK,
     SERIES,
@@ -171,7 +171,7 @@ def _draw_quitting(axis: Axes, results: Results) -> None:
 
 
 def _covered(group: Group) -> Interval:
-    return share([worst <= 1 for worst in group.fact("worst_error").values()])
+    return proportion([worst <= 1 for worst in group.fact("worst_error").values()])
 
 
 def _coverage_table(results: Results) -> Table:

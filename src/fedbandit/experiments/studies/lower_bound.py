@@ -158,7 +158,7 @@ def _sentence(results: Results, relative: dict[str, list[tuple[float, Interval]]
 
 def _notes() -> list[str]:
     return [
-        "The theorem leaves its constant open; it says that the regret stays of the order of independent learners' "
+        "The theorem leaves its constant open; it states that the regret stays of the order of independent learners' "
         "below.",
         "“Some share” lets a part of the fleet run FedLinUCB with join and arrival while the others learn alone: the "
         "best use of few messages found here, and still linear in the share of agents that communicate.",

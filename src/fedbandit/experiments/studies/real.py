@@ -23,7 +23,7 @@ from fedbandit.experiments.results import Cell, Group, Results
 from fedbandit.experiments.sharing_cost import human_bytes
 from fedbandit.experiments.spec import RunSpec, make_spec
 from fedbandit.experiments.study import Size, Study, StudyAnswer
-from fedbandit.simulation.datasets.base import Baselines, DataWorld
+from fedbandit.simulation.datasets.base import DataWorld, ReferenceRewards
 from fedbandit.simulation.datasets.catalog import real
 from fedbandit.simulation.participation import by_rows
 
@@ -37,7 +37,7 @@ N_MARKS = 45
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DataSetting:
     """A data set with the numbers that all systems use there."""
 
     data: str
@@ -48,25 +48,25 @@ class Place:
 
 # β and λ are where *independent* agents do best on digits (tried: β to 0.5, λ 0.01 to 1) and on flights (β 0.3 to 1,
 # λ 0.1 and 1); the two small data sets use those of digits.
-PLACES: dict[str, Place] = {
-    "digits": Place("digits", {"n_agents": 20}, 0.2, 0.1),
-    "digits, by label": Place("digits", {"n_agents": 20, "split": "labels"}, 0.2, 0.1),
-    "breast cancer": Place("breast_cancer", {"n_agents": 10}, 0.2, 0.1),
-    "wine": Place("wine", {"n_agents": 5}, 0.2, 0.1),
-    "flights": Place("flights", {}, 0.3, 0.1),
+SETTINGS: dict[str, DataSetting] = {
+    "digits": DataSetting("digits", {"n_agents": 20}, 0.2, 0.1),
+    "digits, by label": DataSetting("digits", {"n_agents": 20, "split": "labels"}, 0.2, 0.1),
+    "breast cancer": DataSetting("breast_cancer", {"n_agents": 10}, 0.2, 0.1),
+    "wine": DataSetting("wine", {"n_agents": 5}, 0.2, 0.1),
+    "flights": DataSetting("flights", {}, 0.3, 0.1),
 }
 
 
 def plan(size: Size) -> list[Cell]:
     """Every offline data set, every system over its knob; one pass over the rows, each at the agent that owns it."""
-    names = size.pick(tiny=("wine", "breast cancer"), quick=tuple(PLACES), full=tuple(PLACES))
+    names = size.pick(tiny=("wine", "breast cancer"), quick=tuple(SETTINGS), full=tuple(SETTINGS))
     seeds = size.seeds(quick=3, full=10)
     cells = []
     for name in names:
-        place = PLACES[name]
-        world = real(place.data, **place.options)
+        setting = SETTINGS[name]
+        world = real(setting.data, **setting.options)
         try:
-            rules = _rules(world, place, size)
+            rules = _rules(world, setting, size)
         except MissingExtra:  # studies run without this extra; the answer says which data is missing
             continue
         marks = np.unique(np.linspace(0, world.n_rows, N_MARKS + 1).astype(int)[1:]).tolist()
@@ -83,8 +83,8 @@ def plan(size: Size) -> list[Cell]:
     return cells
 
 
-def _rules(world: DataWorld, place: Place, size: Size) -> list[tuple[str, float, AnyRule]]:
-    numbers: dict[str, Any] = {"dim": world.dim, "beta": place.beta, "lam": place.lam}
+def _rules(world: DataWorld, setting: DataSetting, size: Size) -> list[tuple[str, float, AnyRule]]:
+    numbers: dict[str, Any] = {"dim": world.dim, "beta": setting.beta, "lam": setting.lam}
     every = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
     alphas = size.pick(tiny=(0.3, SHOWN_ALPHA), quick=(0.3, 1.0, 10.0), full=every)
     gammas = size.pick(tiny=(2.0,), quick=(10.0,), full=(1.5, 3.0, 10.0))
@@ -139,16 +139,16 @@ def price_of(group: Group) -> str:
 
 
 @lru_cache(maxsize=16)
-def _baselines(spec: RunSpec) -> Baselines:
+def _reference_rewards(spec: RunSpec) -> ReferenceRewards:
     world = spec.make_world()
     if not isinstance(world, DataWorld):
         raise InvalidParameter(f"expected a world from data, got {world.name}")
-    return world.baselines
+    return world.reference_rewards
 
 
-def baselines_of(results: Results, data: str) -> Baselines:
+def reference_rewards_of(results: Results, data: str) -> ReferenceRewards:
     """What a random arm, the best fixed policy and the best arm would earn."""
-    return _baselines(results.one(data=data, system=ALONE).spec)
+    return _reference_rewards(results.one(data=data, system=ALONE).spec)
 
 
 def analyse(results: Results) -> StudyAnswer:
@@ -184,7 +184,7 @@ def _panel(axis: Axes, results: Results, data: str) -> None:
     points(axis, [everything.mean("messages").mean], [mean_reward(everything)], style_of(EVERYTHING))
     look = style_of(ALONE)
     axis.axhline(mean_reward(lonely).mean, color=look.colour, linestyle=look.line)
-    known = baselines_of(results, data)
+    known = reference_rewards_of(results, data)
     low, high = axis.get_ylim()
     for value in (known.random, known.best_fixed):
         if low - 0.5 * (high - low) <= value <= high + 0.5 * (high - low):
@@ -277,7 +277,7 @@ def _table(results: Results) -> Table:
 def _no_learning(results: Results) -> Table:
     rows = []
     for data in results.each("data"):
-        known = baselines_of(results, data)
+        known = reference_rewards_of(results, data)
         rows.append([data, known.random, known.best_fixed, known.best])
     return Table(
         "Without learning: mean reward per round", ["data", "random arm", "best fixed policy", "best arm"], rows

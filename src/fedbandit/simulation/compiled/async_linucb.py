@@ -71,7 +71,7 @@ def play_async(fleet: AsyncFleet, rule: AsyncRule, offer: RoundBlock, log: Round
         learn(fleet, m, table, r, reward)
         counts[2] += 1
         if exceeds(estimates.growth[m], rule.log_gamma_up):
-            converse(fleet, rule, m, counts)
+            exchange_all(fleet, rule, m, counts)
         book(sums, counts, sums_at, counts_at, i)
     return stop
 
@@ -88,14 +88,14 @@ def enroll(enrolled: Index, order: Index, n_enrolled: Index, m: int) -> None:
 @inlined
 def learn(fleet: AsyncFleet, m: int, table: Matrix, r: int, reward: float) -> None:
     """Add row r of the table and its reward to the estimate and to the buffer."""
-    be_born(fleet, m)
+    assign_slot(fleet, m)
     add_pair(fleet.local.Sigma, fleet.local.b, fleet.local.n, m, table, r, reward)
     if follow(fleet.estimates, m, table, r, reward):
         restart(fleet.estimates, m, added(fleet.known[m], fleet.local.Sigma[m]))
 
 
 @inlined
-def be_born(fleet: AsyncFleet, m: int) -> None:
+def assign_slot(fleet: AsyncFleet, m: int) -> None:
     """Assign a slot of its own to agent m."""
     if not fleet.born[m]:
         fleet.born[m] = 1
@@ -104,7 +104,7 @@ def be_born(fleet: AsyncFleet, m: int) -> None:
 
 
 @inlined
-def converse(fleet: AsyncFleet, rule: AsyncRule, m: int, counts: Index) -> None:
+def exchange_all(fleet: AsyncFleet, rule: AsyncRule, m: int, counts: Index) -> None:
     """Merge queued uploads in order; each may cause pushes, and a push may trigger another agent's upload.
 
     No agent observes meanwhile, so each has at most one upload in such a sequence.

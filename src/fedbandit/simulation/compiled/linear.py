@@ -152,7 +152,7 @@ def gram(W: Matrix, P: Matrix) -> None:
 
 @inner
 def rough_spread(W: Matrix) -> float:
-    """A number ≥ √λ_max(WᵀW) at once: ‖W‖₂² ≤ ‖W‖₁‖W‖_∞, often twice too large."""
+    """A cheap bound ≥ √λ_max(WᵀW): ‖W‖₂² ≤ ‖W‖₁‖W‖_∞, often twice too large."""
     dim = W.shape[0]
     columns = np.zeros(dim)
     widest = 0.0

@@ -116,13 +116,13 @@ class DataWorld:
     # -- reference policies
 
     @cached_property
-    def baselines(self) -> Baselines:
+    def reference_rewards(self) -> ReferenceRewards:
         """Mean reward of three policies that need no learning, over one pass."""
-        return baselines(self)
+        return reference_rewards(self)
 
 
 @dataclass(frozen=True, slots=True)
-class Baselines:
+class ReferenceRewards:
     """Mean rewards per round: a random arm, the best fixed linear policy in hindsight, and the best arm each time."""
 
     random: float
@@ -130,7 +130,7 @@ class Baselines:
     best: float
 
 
-def baselines(world: DataWorld) -> Baselines:
+def reference_rewards(world: DataWorld) -> ReferenceRewards:
     """One pass over the data without learning.
 
     The best fixed policy is greedy for one θ of all agents, fitted by least squares to the reward of every arm of
@@ -146,7 +146,7 @@ def baselines(world: DataWorld) -> Baselines:
         best += float(means.max(axis=1).sum())
     theta = np.linalg.solve(Sigma, b)
     fixed = sum(float(means[np.arange(len(means)), (X @ theta).argmax(axis=1)].sum()) for X, means, _ in _pass(world))
-    return Baselines(random / world.n_rows, fixed / world.n_rows, best / world.n_rows)
+    return ReferenceRewards(random / world.n_rows, fixed / world.n_rows, best / world.n_rows)
 
 
 def _pass(world: DataWorld) -> Iterator[tuple[NDArray[np.float64], Matrix, Matrix]]:
@@ -156,7 +156,7 @@ def _pass(world: DataWorld) -> Iterator[tuple[NDArray[np.float64], Matrix, Matri
         picked = np.arange(first, min(first + world.block_rounds, world.n_rows))
         block = world.offer(picked, rng)
         if block.means is None:
-            raise InvalidParameter("a world from data knows the reward of every arm")
+            raise InvalidParameter("a world from data needs the reward of every arm")
         if block.table is not None and block.rows is not None:
             once = 1.0 / (block.rows[:, :, None] == block.rows[:, None, :]).sum(axis=2)
             yield block.table[block.rows], block.means, np.asarray(once)

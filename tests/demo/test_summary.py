@@ -1,4 +1,4 @@
-"""The demo's arithmetic: yardsticks, order, conservation."""
+"""The demo's arithmetic: baselines, order, conservation."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_images_survive_a_file(parts, tmp_path):
     assert np.array_equal(again.contexts, parts[0].contexts) and np.array_equal(again.labels, parts[0].labels)
 
 
-def test_the_yardsticks_see_the_same_images_in_the_same_order(parts):
+def test_the_baselines_see_the_same_images_in_the_same_order(parts):
     first, last = alone(parts, beta=0.3, lam=0.3), everything_shared(parts, beta=0.3, lam=0.3)
     assert len(first.rewards) == len(last.rewards) == 100
     assert first.rewards[:1] == last.rewards[:1]

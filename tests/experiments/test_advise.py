@@ -126,7 +126,7 @@ def test_the_few_who_do_not_belong_are_named_and_left_out():
     log = fleet_log(n_agents=12, opposite=2, n=1500)
     advice = advise(log, n_seeds=3)
     assert advice.verdict == "yes, without some"
-    assert advice.stranger_names == ("0", "1")
+    assert advice.outlier_names == ("0", "1")
     assert advice.log is log
     assert advice.outlook.n_rounds == len(log.without([0, 1]))
 
@@ -177,8 +177,8 @@ def test_no_spread_means_never_alone():
 
 def test_bent_rewards_are_told_from_straight_ones():
     rng = np.random.default_rng(0)
-    bent = [curvature(Fit(fleet_log(seed=s, rewards="bent")), rng, n_bootstrap=199).is_bent for s in range(5)]
-    straight = [curvature(Fit(fleet_log(seed=s)), rng, n_bootstrap=199).is_bent for s in range(10)]
+    bent = [curvature(Fit(fleet_log(seed=s, rewards="bent")), rng, n_bootstrap=199).is_significant for s in range(5)]
+    straight = [curvature(Fit(fleet_log(seed=s)), rng, n_bootstrap=199).is_significant for s in range(10)]
     assert all(bent)
     assert sum(straight) <= 1
 

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedbandit.algorithms.base import Rule
 from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.algorithms.messages import n_bytes
 from fedbandit.algorithms.oful import OFUL
 from fedbandit.core.statistics import SufficientStats
-from fedbandit.demo.images import Images
+from fedbandit.demo.images import N_ARMS, Images
 from fedbandit.experiments.sharing_cost import SharingCost
+from fedbandit.simulation.participation import sequence
+from fedbandit.simulation.runner import simulate
+from fedbandit.simulation.worlds import from_arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +41,38 @@ class LearningResult:
 
 def alone(parts: Sequence[Images], *, beta: float, lam: float) -> LearningResult:
     """Every agent learns from its own images only; nothing is sent."""
-    rule = OFUL(dim=parts[0].dim, beta=beta, lam=lam)
-    agents = [rule.agent(str(m)) for m in range(len(parts))]
-    rewards = []
-    for m, n in _order(parts):
-        decision = agents[m].choose(parts[m].actions(n))
-        rewards.append(parts[m].reward(n, decision.index or 0))
-        agents[m].observe(decision, rewards[-1])
-    return LearningResult("alone", tuple(rewards), 0, 0)
+    return _simulated("alone", OFUL(dim=parts[0].dim, beta=beta, lam=lam), parts)
+
+
+def every_decision(parts: Sequence[Images], *, beta: float, lam: float) -> LearningResult:
+    """Each decision downloads before and uploads after: FedLinUCB with α = 0, `join` and `refresh="arrival"`."""
+    rule = FedLinUCB(dim=parts[0].dim, alpha=0.0, beta=beta, lam=lam, join=True, refresh="arrival")
+    return _simulated("two messages per decision", rule, parts)
+
+
+def everything_shared(parts: Sequence[Images], *, beta: float, lam: float) -> LearningResult:
+    """One model learns from each image immediately; counted as an upload and a download to all agents."""
+    return _simulated("a broadcast per decision", OFUL(dim=parts[0].dim, beta=beta, lam=lam, mode="shared"), parts)
+
+
+def _simulated(name: str, rule: Rule, parts: Sequence[Images]) -> LearningResult:
+    """The rule on the same images in the same order, by the simulator."""
+    order = _order(parts)
+    agents = [m for m, _ in order]
+    features = np.array([parts[m].actions(n) for m, n in order])
+    rewards = [[parts[m].reward(n, arm) for arm in range(N_ARMS)] for m, n in order]
+    world = from_arrays(features, rewards, agents=agents, shuffle=False)
+    trace = simulate(
+        rule,
+        world,
+        n_agents=len(parts),
+        n_rounds=len(order),
+        participation=sequence(agents),
+        record="all",
+        engine="reference",
+    )
+    earned = tuple(np.diff(trace.reward, prepend=0.0).tolist())
+    return LearningResult(name, earned, trace.n_messages, trace.n_messages * n_bytes(rule.dim))
 
 
 def sharing_cost(parts: Sequence[Images]) -> SharingCost:
@@ -55,36 +83,6 @@ def sharing_cost(parts: Sequence[Images]) -> SharingCost:
         dim=parts[0].dim,
         row_numbers=int(parts[0].contexts.shape[1]) + 2,
     )
-
-
-def every_decision(parts: Sequence[Images], *, beta: float, lam: float) -> LearningResult:
-    """Each decision downloads before and uploads after: FedLinUCB with α = 0, `join` and `refresh="arrival"`."""
-    rule = FedLinUCB(dim=parts[0].dim, alpha=0.0, beta=beta, lam=lam, join=True, refresh="arrival")
-    server, agents = rule.server(), [rule.agent(str(m)) for m in range(len(parts))]
-    rewards, n_messages = [], 0
-    for m, n in _order(parts):
-        agent = agents[m]
-        if (pull := agent.arrive()) is not None:
-            agent.adopt(server.receive(pull))
-            n_messages += 1
-        decision = agent.choose(parts[m].actions(n))
-        rewards.append(parts[m].reward(n, decision.index or 0))
-        if (upload := agent.observe(decision, rewards[-1])) is not None:
-            agent.adopt(server.receive(upload))  # a receipt: the download comes on arrival
-            n_messages += 1
-    return LearningResult("two messages per decision", tuple(rewards), n_messages, n_messages * n_bytes(parts[0].dim))
-
-
-def everything_shared(parts: Sequence[Images], *, beta: float, lam: float) -> LearningResult:
-    """One model learns from each image immediately; counted as an upload and a download to all agents."""
-    agent = OFUL(dim=parts[0].dim, beta=beta, lam=lam).agent("all")
-    rewards = []
-    for m, n in _order(parts):
-        decision = agent.choose(parts[m].actions(n))
-        rewards.append(parts[m].reward(n, decision.index or 0))
-        agent.observe(decision, rewards[-1])
-    n_messages = sharing_cost(parts).broadcast
-    return LearningResult("a broadcast per decision", tuple(rewards), n_messages, n_messages * n_bytes(parts[0].dim))
 
 
 def _order(parts: Sequence[Images]) -> list[tuple[int, int]]:

@@ -46,13 +46,13 @@ class CommonTest:
 
 @dataclass(frozen=True, slots=True)
 class Curvature:
-    """Whether bent terms explain what the linear model left: a p-value, and the share of the rest they explain."""
+    """Whether nonlinear terms explain what the linear model left: a p-value, and the share of the rest they explain."""
 
     p_value: float
     share: float
 
     @property
-    def is_bent(self) -> bool:
+    def is_significant(self) -> bool:
         """Beyond chance, and by enough to matter."""
         return self.p_value < 0.01 and self.share > 0.01
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from fedbandit.experiments.advice.advise import Advice
+from fedbandit.experiments.advice.advise import Advice, shortened
 from fedbandit.experiments.advice.homogeneity import Fit
 from fedbandit.experiments.output.figures import (
     LOOKS,
@@ -40,9 +40,7 @@ def headline(advice: Advice) -> str:
     """The verdict as a sentence."""
     if advice.verdict == "unclear" and not advice.explained.anything:
         return "The log is inconclusive: its features do not predict the rewards."
-    names = advice.stranger_names
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return HEADLINES[advice.verdict].format(names=shown)
+    return HEADLINES[advice.verdict].format(names=shortened(advice.outlier_names, 5))
 
 
 def table_of(advice: Advice) -> Table:
@@ -69,7 +67,7 @@ def _mark(advice: Advice, outcome: Any) -> str:
 
 
 def render(advice: Advice, *, source: str) -> str:
-    """The page."""
+    """The report as HTML."""
     style = resources.files("fedbandit.experiments.output").joinpath("report.css").read_text(encoding="utf-8")
     reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in advice.reasons)
     log = advice.log
@@ -90,8 +88,8 @@ def render(advice: Advice, *, source: str) -> str:
 
 CAPTION = (
     "Reward gained over learning alone against messages, in a world fitted to the log, with 95 % intervals over runs. "
-    "How large a spread between agents the test would have found. How far each agent stands from the rest. Variance of "
-    "rewards that is predicted out of sample."
+    "How large a spread between agents the test would have found. The distance of each agent from the rest. Variance "
+    "of rewards that is predicted out of sample."
 )
 
 
@@ -108,7 +106,7 @@ def _caveats(advice: Advice) -> str:
         "FedLinUCB is simulated as live agents run it: each downloads a model before its first decision, and another "
         "with each upload. Agents that all connect before there is data download an empty model: they gain less.",
         "A spread of h means that an agent's expected reward differs from the common model's by h times the noise, "
-        "typically. Sharing pays while h < √(d / an agent's decisions).",
+        "typically. Sharing pays off while h < √(d / an agent's decisions).",
         "Tests use the wild bootstrap at the 5 % level; outliers are found by Chow's test with Holm's correction.",
     ]
     return '<ul class="notes">' + "".join(f"<li>{html.escape(text)}</li>" for text in lines) + "</ul>"
@@ -163,8 +161,8 @@ def _agents(axis: Axes, advice: Advice) -> None:
     fit = Fit(advice.log)
     lengths = np.linalg.norm(fit.deviations(), axis=1) / fit.noise
     order = np.argsort(-lengths, kind="stable")
-    strange = set(advice.strangers.agents) if advice.strangers.core else set()
-    colours = [SERIES[1].colour if m in strange else SERIES[0].colour for m in order]
+    outlying = set(advice.outliers.agents) if advice.outliers.core else set()
+    colours = [SERIES[1].colour if m in outlying else SERIES[0].colour for m in order]
     axis.bar(np.arange(len(order)), lengths[order], color=colours, width=0.8)
     shown = order[: min(len(order), 12)] if len(order) > 12 else order
     axis.set_xticks(np.arange(len(shown)), [advice.log.agent_names[m][:12] for m in shown], rotation=45, ha="right")

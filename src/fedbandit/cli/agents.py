@@ -18,7 +18,7 @@ from fedbandit.cli.admin_client import (
     shown,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Agents of a model.")
+app = typer.Typer(no_args_is_help=True, help="Manage the agents of a model.")
 Model = Annotated[str, typer.Argument(help="Name of the model.")]
 Name = Annotated[str, typer.Argument(help="Name of the agent.")]
 IN_A_LIST = ["name", "last_seen", "n_uploads", "n_obs", "mean_reward", "unsent", "sequence", "revoked", "quarantined"]

@@ -52,18 +52,18 @@ def _options(
     """Options before the sub-command."""
 
 
-app.command(rich_help_panel="Ask questions")(simulate)
-app.command(rich_help_panel="Ask questions")(study)
-app.command(rich_help_panel="Ask questions")(plan)
-app.command(rich_help_panel="Ask questions")(advise)
-app.command(rich_help_panel="Run a fleet")(demo)
-app.command(rich_help_panel="Run a fleet")(serve)
-app.command(rich_help_panel="Run a fleet")(agent)
-app.command(rich_help_panel="Run a fleet")(backup)
-app.command(rich_help_panel="Run a fleet")(restore)
-app.add_typer(models, name="models", rich_help_panel="Run a fleet")
-app.add_typer(agents, name="agents", rich_help_panel="Run a fleet")
-app.add_typer(tokens, name="tokens", rich_help_panel="Run a fleet")
+app.command(rich_help_panel="Simulation and analysis")(simulate)
+app.command(rich_help_panel="Simulation and analysis")(study)
+app.command(rich_help_panel="Simulation and analysis")(plan)
+app.command(rich_help_panel="Simulation and analysis")(advise)
+app.command(rich_help_panel="Server and fleet")(demo)
+app.command(rich_help_panel="Server and fleet")(serve)
+app.command(rich_help_panel="Server and fleet")(agent)
+app.command(rich_help_panel="Server and fleet")(backup)
+app.command(rich_help_panel="Server and fleet")(restore)
+app.add_typer(models, name="models", rich_help_panel="Server and fleet")
+app.add_typer(agents, name="agents", rich_help_panel="Server and fleet")
+app.add_typer(tokens, name="tokens", rich_help_panel="Server and fleet")
 app.command(rich_help_panel="Maintenance")(doctor)
 
 

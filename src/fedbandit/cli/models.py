@@ -22,7 +22,7 @@ from fedbandit.cli.files import check_file
 from fedbandit.cli.warm_start import create_with_history, read_history
 from fedbandit.core.radius import KINDS
 
-app = typer.Typer(no_args_is_help=True, help="Models on a server.")
+app = typer.Typer(no_args_is_help=True, help="Manage the models of a server.")
 Name = Annotated[str, typer.Argument(help="Name of the model.")]
 IN_A_LIST = ["name", "dim", "lam", "alpha", "effective_alpha", "version", "n_obs", "n_agents", "mean_reward"]
 IN_AN_INSIGHT = ["guarantee", "explanation", "beta", "beta_needed", "normal_alpha", "noise", "information"]

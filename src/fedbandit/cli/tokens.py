@@ -18,7 +18,7 @@ from fedbandit.cli.admin_client import (
     shown,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Tokens of people: viewers and administrators.")
+app = typer.Typer(no_args_is_help=True, help="Manage the tokens of viewers and administrators.")
 Name = Annotated[str, typer.Argument(help="Name of the token's owner.")]
 
 

@@ -23,7 +23,7 @@ def partly_federated(spec: RunSpec, seed: int) -> RunOutcome:
     own = spec.n_rounds // spec.n_agents
     rule, world = spec.make_rule(), spec.make_world()
     parts: list[Trace] = []
-    sides: tuple[tuple[Rule, int], ...] = ((rule, members), (_loner(spec), spec.n_agents - members))
+    sides: tuple[tuple[Rule, int], ...] = ((rule, members), (_independent_rule(spec), spec.n_agents - members))
     for who, n_agents in sides:
         if n_agents > 0:
             rounds = own * n_agents
@@ -32,5 +32,5 @@ def partly_federated(spec: RunSpec, seed: int) -> RunOutcome:
     return RunOutcome({name: np.sum([end[name] for end in ends], axis=0) for name in COLUMNS})
 
 
-def _loner(spec: RunSpec) -> OFUL:
+def _independent_rule(spec: RunSpec) -> OFUL:
     return alone(dim=spec.dim, beta=radius_from_dict(dict(spec.rule["beta"])), lam=float(spec.rule["lam"]))

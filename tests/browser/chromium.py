@@ -1,4 +1,4 @@
-"""Find the system's chromium and start it without a screen and without a word to anybody."""
+"""Find the system's chromium and start it headless, without background traffic."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MAX_BYTES = 150_000
 
 
 def prepare(server: LiveServer, seconds: float) -> None:
-    """Two fleets at work for a while, with somebody missing and somebody thrown out."""
+    """Run two fleets for a while, with one agent that never connects and one that is revoked."""
     make_news(server, radius={"kind": "exogenous", "noise_scale": 0.2}, action_bound=1.0)
     make_news(server, "offers", alpha=4.0)
     news = Shops(server, "news", [f"kiosk-{i}" for i in range(1, 25)], seed=4, unsent=30)

@@ -61,7 +61,7 @@ def row(topic: int, *, evening: bool) -> np.ndarray:
 
 
 def answer(page: Page, *, evening: bool) -> tuple[np.ndarray, float]:
-    """Read or skip what the page shows; whoever looks likes the second headline only."""
+    """Read or skip what the page shows; the simulated visitor likes the second headline only."""
     page.locator("#evening").set_checked(evening)
     names = page.locator("#estimates tr td:first-child").all_inner_texts()
     topic = names.index(page.locator("#headline").inner_text())

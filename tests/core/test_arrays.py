@@ -1,4 +1,4 @@
-"""Anything array-like becomes an array, or an error that says what was expected and what came."""
+"""Anything array-like becomes an array, or an error that names what was expected and what was received."""
 
 import math
 

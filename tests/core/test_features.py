@@ -84,7 +84,7 @@ def test_numbers_keep_their_value_and_words_count_one():
 
 def test_a_cross_tells_pairs_apart_that_a_sum_cannot():
     pairs = [{"user": u, "item": i} for u in "ab" for i in "xy"]
-    likes = np.array([1.0, 0.0, 0.0, 1.0])  # a likes x, b likes y: no sum of two terms says that
+    likes = np.array([1.0, 0.0, 0.0, 1.0])  # a likes x, b likes y: no sum of two terms expresses that
     plain = fb.HashingFeatures(dim=64)(pairs)
     crossed = fb.HashingFeatures(dim=64, crosses=[("user", "item")])(pairs)
     error = [np.abs(X @ np.linalg.lstsq(X, likes, rcond=None)[0] - likes).max() for X in (plain, crossed)]

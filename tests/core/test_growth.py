@@ -45,7 +45,7 @@ class Tracked:
         )
 
     def rounding_level(self):
-        """What a fresh factorisation can promise itself: the condition of Σ at unit diagonal, times the rounding."""
+        """The accuracy of a fresh factorisation: the condition of Σ at unit diagonal, times the rounding."""
         unit = np.sqrt(np.diagonal(self.Sigma))
         return float(np.linalg.cond(self.Sigma / np.outer(unit, unit))) * np.finfo(float).eps
 

@@ -100,7 +100,7 @@ def test_a_model_computes_once_and_shares_read_only_arrays():
 def test_the_spread_bounds_every_width_and_is_nearly_reached(dim):
     rng = np.random.default_rng(dim)
     for seed in range(20):
-        # One direction that nobody looked at: λ_max(Σ⁻¹) = 1/λ is then alone at the top, and the bound tight.
+        # One direction without observations: λ_max(Σ⁻¹) = 1/λ is then alone at the top, and the bound tight.
         X = rng.standard_normal((3 * dim, dim)) * 10.0 ** rng.uniform(-1, 1)
         X[:, 0] = 0.0
         model = ridge(X, np.ones(len(X)), 10.0 ** rng.uniform(-2, 2))

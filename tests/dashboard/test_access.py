@@ -1,4 +1,4 @@
-"""Who may see the dashboard: people with a token, by header or login cookie; anybody on an open dashboard."""
+"""Access control of the dashboard: a token by header or login cookie, or an open dashboard."""
 
 import pytest
 

@@ -27,7 +27,7 @@ def test_a_small_demo_loses_nothing(tmp_path):
         [sys.executable, "-c", program, *options], capture_output=True, text=True, timeout=200, check=False
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    for words in ("killed", "came back from its journal", "Was it worth it?", "✓ Nothing lost"):
+    for words in ("killed", "resumed from its journal", "Was it worth it?", "✓ Nothing lost"):
         assert words in finished.stdout
     assert (tmp_path / "demo" / "journals" / "agent-1" / "journal.db").exists()
     again = subprocess.run(

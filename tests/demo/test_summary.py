@@ -1,11 +1,11 @@
-"""The demo's arithmetic: yardsticks, order, conservation."""
+"""The demo's arithmetic: baselines, order, conservation."""
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from fedbandit.core.statistics import SufficientStats
-from fedbandit.demo.display import print_verdict
+from fedbandit.demo.display import print_comparison
 from fedbandit.demo.images import Images, deal
 from fedbandit.demo.summary import (
     Conservation,
@@ -45,7 +45,7 @@ def test_images_survive_a_file(parts, tmp_path):
     assert np.array_equal(again.contexts, parts[0].contexts) and np.array_equal(again.labels, parts[0].labels)
 
 
-def test_the_yardsticks_see_the_same_images_in_the_same_order(parts):
+def test_the_baselines_see_the_same_images_in_the_same_order(parts):
     first, last = alone(parts, beta=0.3, lam=0.3), everything_shared(parts, beta=0.3, lam=0.3)
     assert len(first.rewards) == len(last.rewards) == 100
     assert first.rewards[:1] == last.rewards[:1]
@@ -72,7 +72,7 @@ def test_the_last_table_names_every_baseline(parts):
     console = Console(record=True, width=120)
     outcomes = [learn(parts, beta=0.3, lam=0.3) for learn in (alone, every_decision, everything_shared)]
     together = LearningResult("together", outcomes[0].rewards, 50, 2_487_200)
-    print_verdict(console, (outcomes[0], together, *outcomes[1:]), sharing_cost(parts))
+    print_comparison(console, (outcomes[0], together, *outcomes[1:]), sharing_cost(parts))
     text = " ".join(console.export_text().split())
     assert "25% of two messages per decision, 12% of a broadcast per decision" in text
     assert "2.5 MB where the raw rows (context, arm, reward) sent once are 9.6 kB" in text

@@ -126,7 +126,7 @@ def test_the_few_who_do_not_belong_are_named_and_left_out():
     log = fleet_log(n_agents=12, opposite=2, n=1500)
     advice = advise(log, n_seeds=3)
     assert advice.verdict == "yes, without some"
-    assert advice.stranger_names == ("0", "1")
+    assert advice.outlier_names == ("0", "1")
     assert advice.log is log
     assert advice.outlook.n_rounds == len(log.without([0, 1]))
 
@@ -177,8 +177,8 @@ def test_no_spread_means_never_alone():
 
 def test_bent_rewards_are_told_from_straight_ones():
     rng = np.random.default_rng(0)
-    bent = [curvature(Fit(fleet_log(seed=s, rewards="bent")), rng, n_bootstrap=199).is_bent for s in range(5)]
-    straight = [curvature(Fit(fleet_log(seed=s)), rng, n_bootstrap=199).is_bent for s in range(10)]
+    bent = [curvature(Fit(fleet_log(seed=s, rewards="bent")), rng, n_bootstrap=199).is_significant for s in range(5)]
+    straight = [curvature(Fit(fleet_log(seed=s)), rng, n_bootstrap=199).is_significant for s in range(10)]
     assert all(bent)
     assert sum(straight) <= 1
 
@@ -266,7 +266,7 @@ def test_agents_are_simulated_as_they_are_deployed():
     """Live agents join: with few decisions each, that is half of what sharing gains (46 % without, 97 % with)."""
     log = fleet_log(n_agents=100, n=500)
     outlook = prospects(log, Fit(log), n_seeds=3, alphas=(0.3,))
-    assert outlook.share(outlook.federated[0]) > 0.85
+    assert outlook.share_of_gain(outlook.federated[0]) > 0.85
     deployed = ModelDescription.from_dict(
         {**TERMS, "dim": log.dim, "alpha": 0.3, "lam": outlook.lam, "radius": {"kind": "fixed", "beta": outlook.beta}}
     ).settings.rule()
@@ -352,7 +352,7 @@ def test_features_that_predict_nothing_are_never_a_yes(tmp_path):
     # A gain that the simulation shows is one of a model that was fitted to noise.
     shown = [advice for advice in advices if advice.choice.gain.low > 0]
     assert shown
-    assert all("predict nothing" in headline(advice) for advice in shown)
+    assert all("do not predict" in headline(advice) for advice in shown)
     assert all("fitted to noise" in " ".join(advice.reasons) for advice in shown)
 
 

@@ -1,4 +1,4 @@
-"""What a study says follows from its intervals: a claim holds for every value inside of them, whatever they are."""
+"""Claims of studies follow from intervals: a claim holds for every value inside them."""
 
 import math
 import re
@@ -122,7 +122,7 @@ def test_none_beats_the_base_only_if_none_can(relative):
 
 @given(intervals(st.floats(0, 1)), st.floats(0.5, 1))
 def test_a_radius_fails_only_if_the_interval_excludes_what_it_promises(held, promised):
-    assert (claims.says_coverage(held, promised) == "fails as it must") == (held.high < promised)
+    assert (claims.says_coverage(held, promised) == "fails as expected") == (held.high < promised)
 
 
 @given(st.lists(intervals(), min_size=1, max_size=4))

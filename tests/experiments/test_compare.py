@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbandit.errors import InvalidParameter
-from fedbandit.experiments.compare import Interval, difference, exponent, interval, log_interval, ratio, share, slope
+from fedbandit.experiments.compare import (
+    Interval,
+    difference,
+    exponent,
+    interval,
+    log_interval,
+    proportion,
+    ratio,
+    slope,
+)
 
 
 def test_t_intervals_cover_the_mean_as_often_as_they_say():
@@ -53,7 +62,7 @@ def test_exponents_carry_the_spread_of_the_seeds():
 
 
 def test_shares_and_geometric_means():
-    assert share([True] * 20).high == 1.0
-    assert share([False] * 20).low == 0.0
-    assert share([False] * 20).high < 0.17  # three in twenty would be seen
+    assert proportion([True] * 20).high == 1.0
+    assert proportion([False] * 20).low == 0.0
+    assert proportion([False] * 20).high < 0.17  # three in twenty would be seen
     assert log_interval([1.0, 4.0]).mean == pytest.approx(2.0)

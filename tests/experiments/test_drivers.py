@@ -59,12 +59,12 @@ def test_slow_mail_keeps_nobody_from_asking_for_a_model():
 
 
 def test_only_fedlinucb_needs_nobody_but_the_active_agent():
-    letters = {
+    contacts = {
         name: run(rule, {"name": "unreliable-network", "reach": "active"}).facts["for_others"]
         for name, rule in RULES.items()
     }
-    assert letters["fedlinucb"] == letters["fedlinucb with options"] == 0
-    assert min(letters["async"], letters["dislinucb"], letters["shared"]) > 0
+    assert contacts["fedlinucb"] == contacts["fedlinucb with options"] == 0
+    assert min(contacts["async"], contacts["dislinucb"], contacts["shared"]) > 0
 
 
 @pytest.mark.parametrize("bad", [{"delay": -1}, {"loss": 1.0}, {"patience": 0}, {"reach": "sometimes"}])

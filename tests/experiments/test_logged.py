@@ -205,7 +205,7 @@ def test_what_a_log_lacks_is_a_named_error(tmp_path):
     path = write(tmp_path / "log.csv", {"agent": ["a"], "x": [1.0], "reward": [1.0]})
     with pytest.raises(FormatError, match="gain"):
         read_log(path, reward="gain")
-    with pytest.raises(FormatError, match="who made"):
+    with pytest.raises(FormatError, match="deciding agent"):
         read_log(path, agent="shop")
     with pytest.raises(InvalidInput, match="propensities"):
         log_from_arrays([[1.0]], [1.0], propensities=[0.0])

@@ -10,10 +10,10 @@ from fedbandit.errors import InvalidParameter
 from fedbandit.experiments.planner import (
     PlannedFleet,
     Simulations,
+    alpha_within_bound,
     expected_messages,
-    promise,
-    promised_alpha,
     small_fleet,
+    theory_bounds,
 )
 
 FLEET = PlannedFleet(n_agents=60, dim=6, n_rounds=20_000)
@@ -40,17 +40,17 @@ def test_a_small_simulation_scaled_up_is_near_too(alpha):
 
 @pytest.mark.parametrize("alpha", [1.0, 0.01])
 def test_nothing_expected_is_above_what_is_promised(alpha):
-    assert expected_messages(FLEET, alpha) <= promise(FLEET, alpha).messages
+    assert expected_messages(FLEET, alpha) <= theory_bounds(FLEET, alpha).messages
 
 
-def test_the_promised_alpha_keeps_the_budget_and_hardly_less_does_not():
+def test_the_alpha_within_bound_keeps_the_budget_and_hardly_less_does_not():
     budget = 30_000.0
-    alpha = promised_alpha(FLEET, budget)
+    alpha = alpha_within_bound(FLEET, budget)
     assert alpha is not None
-    assert promise(FLEET, alpha).messages <= budget * (1 + 1e-9)
-    assert promise(FLEET, alpha * 0.5).messages > budget
-    assert promised_alpha(FLEET, 100.0) is None
-    assert promised_alpha(FLEET, 2.0 * FLEET.n_rounds) == 0  # nobody can send more than that
+    assert theory_bounds(FLEET, alpha).messages <= budget * (1 + 1e-9)
+    assert theory_bounds(FLEET, alpha * 0.5).messages > budget
+    assert alpha_within_bound(FLEET, 100.0) is None
+    assert alpha_within_bound(FLEET, 2.0 * FLEET.n_rounds) == 0  # the largest number possible
 
 
 def test_the_suggested_alpha_meets_its_budget():
@@ -90,4 +90,4 @@ def test_the_command_speaks_json():
     (row,) = data["alphas"]
     assert row["alpha"] == 0.5
     assert row["radius_exogenous"] < row["radius_adaptive"] < row["radius_paper"]
-    assert "suggested_messages" not in row
+    assert "simulated_messages" not in row

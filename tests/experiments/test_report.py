@@ -94,7 +94,7 @@ def test_a_study_without_runs_has_no_answer_and_says_so(tmp_path):
     for path in (tmp_path / "runs").rglob("*a1-*/*.parquet"):
         path.unlink()
     page = present([one], tmp_path, tmp_path).read_text(encoding="utf-8")
-    assert "No answer, for runs are missing" in page
+    assert "No answer, because runs are missing" in page
 
 
 def test_a_study_that_was_interrupted_says_how_many_runs_it_has(tmp_path):
@@ -117,7 +117,7 @@ def test_an_interrupted_study_has_no_traceback(tmp_path):
     for path in (tmp_path / "runs").rglob("*.parquet"):
         path.unlink()
     page = present([one], tmp_path, tmp_path).read_text(encoding="utf-8")
-    assert "No answer, for runs are missing" in page
+    assert "No answer, because runs are missing" in page
 
 
 def test_a_plan_is_read_back_as_it_was_written(tmp_path):
@@ -158,7 +158,7 @@ def test_from_draws_again_without_running(tmp_path, small_studies, monkeypatch):
     first = invoke("small", "--out", str(tmp_path / "a"), "--jobs", "2")
     assert first.exit_code == 0, first.output
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a" / "runs").rglob("*")}
-    monkeypatch.setattr("fedbandit.experiments.sweep.in_processes", None)  # whoever runs anything now fails
+    monkeypatch.setattr("fedbandit.experiments.sweep.in_processes", None)  # running anything now fails
     again = invoke("small", "--from", str(tmp_path / "a"), "--out", str(tmp_path / "b"))
     assert again.exit_code == 0, again.output
     assert (tmp_path / "b" / "report.html").read_text() == (tmp_path / "a" / "report.html").read_text()

@@ -19,7 +19,7 @@ def authors_spec(**rule) -> RunSpec:
 
 
 def test_an_id_is_readable_and_never_changes():
-    # Runs on disk are found by this id: a change here makes everybody's finished runs invisible.
+    # Runs on disk are found by this id: a change here makes all finished runs invisible.
     assert authors_spec().id == "fedlinucb-uniform-d15-m15-a1-ce7380"
 
 

@@ -1,4 +1,4 @@
-"""Every study at its tiny size: it runs, answers, draws, and says in words what stands in its tables."""
+"""Every study at its tiny size: it runs, answers, draws, and its sentence agrees with its tables."""
 
 import re
 
@@ -115,10 +115,10 @@ def says_confidence(answer: StudyAnswer, results: Results) -> None:
 
 def says_asynchrony(answer: StudyAnswer, results: Results) -> None:
     (table,) = answer.tables
-    letters = {row[1]: row[7] for row in table.rows if isinstance(row[7], Interval)}
-    assert letters["FedLinUCB"].mean == 0
-    assert letters["DisLinUCB"].mean > 0
-    assert "it sends 0 letters to inactive agents" in answer.sentence
+    contacts = {row[1]: row[7] for row in table.rows if isinstance(row[7], Interval)}
+    assert contacts["FedLinUCB"].mean == 0
+    assert contacts["DisLinUCB"].mean > 0
+    assert "it sends 0 messages to inactive agents" in answer.sentence
 
 
 def says_delay(answer: StudyAnswer, results: Results) -> None:

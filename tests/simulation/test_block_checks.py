@@ -73,7 +73,7 @@ class UserPattern:
 
 
 def answers(world: Any, pattern: Any = None, rule: Any = None) -> list[tuple[str, str]]:
-    """What each engine says to it: the code and the sentence of its error, or nothing."""
+    """The response of each engine: the code and the message of its error, or None."""
     rule = rule or fb.FedLinUCB(dim=D, alpha=1.0, beta=0.5)
     said = []
     for engine in ("reference", "compiled", "auto"):

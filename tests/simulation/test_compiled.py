@@ -205,11 +205,11 @@ def test_tables_agree_with_and_without_remembering_their_rows(worth, monkeypatch
 
 
 class OwnRule(fb.FedLinUCB):
-    """A rule that somebody has changed."""
+    """A subclass of a rule with changed behaviour."""
 
 
 class HalfBall:
-    """A decision set of somebody's own."""
+    """A user-defined decision set."""
 
     def best(self, theta_hat, width, beta):
         return np.abs(fb.Ball(2).best(theta_hat, width, beta))

@@ -1,4 +1,4 @@
-"""Somebody's own table as a world."""
+"""A user's table as a world."""
 
 import numpy as np
 import pyarrow as pa

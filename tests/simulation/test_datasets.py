@@ -132,7 +132,7 @@ def test_by_rows_refuses_a_fleet_that_is_too_small():
 
 def test_the_baselines_stand_in_their_order():
     for name in SMALL:
-        found = fb.worlds.real(name).baselines
+        found = fb.worlds.real(name).reference_rewards
         assert 0 < found.random < found.best_fixed <= found.best == 1.0
 
 

@@ -1,4 +1,4 @@
-"""Who is active: each pattern has the statistics it promises, and draws alike in small and in large steps."""
+"""Participation patterns: each has its documented statistics, and draws the same in small and in large steps."""
 
 import numpy as np
 import pytest

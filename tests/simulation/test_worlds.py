@@ -126,7 +126,7 @@ def test_the_ball_offers_everything_within_its_radius():
     assert block.noise.std() == pytest.approx(0.2, abs=4 * 0.2 / np.sqrt(2 * len(block)))
 
 
-# -- anybody's data
+# -- data as arrays
 
 FEATURES = np.arange(60.0).reshape(10, 3, 2)
 REWARDS = np.arange(30.0).reshape(10, 3)

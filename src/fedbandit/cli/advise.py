@@ -1,8 +1,10 @@
-"""`fedbandit advise LOG`: is sharing worth it for this fleet?"""
+"""`fedbandit advise LOG`: whether sharing pays off for a fleet."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,8 +30,8 @@ def advise(
     feature: Annotated[
         list[str] | None,
         typer.Option(
-            help="Column to use as a feature, text too; may be given several times. Without it: all other columns of "
-            "numbers, but identifiers."
+            help="Column to use as a feature; text is allowed; may be repeated (default: all other numeric "
+            "columns except identifiers)."
         ),
     ] = None,
     ignore: Annotated[
@@ -95,8 +97,8 @@ def facts_of(advice: Advice) -> dict[str, Any]:
         "power_at_break_even": advice.test.power_at_break_even,
         "spread": advice.spread,
         "break_even": advice.break_even,
-        "outliers": list(advice.stranger_names),
-        "curved": advice.curved.is_bent,
+        "outliers": list(advice.outlier_names),
+        "curved": advice.curved.is_significant,
         "alphas": [
             {"alpha": o.alpha, "reward": o.reward.mean, "gain": o.gain.mean, "messages": o.messages}
             for o in outlook.federated
@@ -129,16 +131,11 @@ def _print(title: str, advice: Advice, out: Path) -> None:
     console.print(f"\nThe full report with figures: {out}")
 
 
-def _progress(total: int, *, quiet: bool) -> Any:
-    from contextlib import contextmanager
+@contextmanager
+def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[], None]]:
+    from rich.console import Console
+    from rich.progress import Progress
 
-    @contextmanager
-    def bar() -> Any:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        with Progress(console=Console(stderr=True), disable=quiet, transient=True) as progress:
-            task = progress.add_task("simulating", total=total)
-            yield lambda: progress.advance(task)
-
-    return bar()
+    with Progress(console=Console(stderr=True), disable=quiet, transient=True) as progress:
+        task = progress.add_task("simulating", total=total)
+        yield lambda: progress.advance(task)

@@ -1,4 +1,4 @@
-"""`fedbandit agent`: one live agent, fed by a world or, line by line, by another program."""
+"""`fedbandit agent`: one live agent, driven by a simulated world or by JSON lines on standard input."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def agent(
 
         try:
             serve_lines(live, sys.stdin, _write)
-        except BrokenPipeError:  # the other program has ended; there is nobody to tell
+        except BrokenPipeError:  # the other program has ended and reads no replies
             sys.stderr.close()
 
 
@@ -99,7 +99,7 @@ def play(
     n_actions: int | None = None,
     noise: float | None = None,
 ) -> dict[str, Any]:
-    """Play rounds of a world and sum up what came of it; everything observed is on the server at the end.
+    """Play rounds of a world and return the totals; all observations are merged at the end.
 
     Agents with the same `world_seed` learn the same θ*, whatever their `seed`.
     """
@@ -150,5 +150,5 @@ def _write(line: str) -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM ends the command as the end of its input does: the agent is closed, the journal complete."""
+    """Handle SIGTERM like the end of the input: close the agent with a complete journal."""
     raise SystemExit(0)

@@ -18,7 +18,7 @@ from fedbandit.cli.admin_client import (
     shown,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Agents of a model.")
+app = typer.Typer(no_args_is_help=True, help="Manage the agents of a model.")
 Model = Annotated[str, typer.Argument(help="Name of the model.")]
 Name = Annotated[str, typer.Argument(help="Name of the agent.")]
 IN_A_LIST = ["name", "last_seen", "n_uploads", "n_obs", "mean_reward", "unsent", "sequence", "revoked", "quarantined"]
@@ -34,7 +34,7 @@ def add(
     token: Token = "",
     ca_cert: CaCert = None,
 ) -> None:
-    """Add agents and print their tokens, which are shown only once. The token of a single agent is printed alone."""
+    """Add agents and print their tokens, which are shown only once."""
     caller = AdminClient(url, token, ca_cert)
     added = [caller.call("POST", "models", model, "agents", body={"name": name, "renew": renew}) for name in names]
     if as_json:
@@ -54,7 +54,7 @@ def list_agents(
     sort: Annotated[
         str, typer.Option(help="Sort by name, last_seen, n_obs, n_uploads, …; a leading '-' reverses the order.")
     ] = "name",
-    search: Annotated[str, typer.Option(help="Only names that contain this.")] = "",
+    search: Annotated[str, typer.Option(help="Only names that contain this text.")] = "",
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
     token: Token = "",
@@ -98,7 +98,7 @@ def revoke(model: Model, name: Name, url: Url = DEFAULT_URL, token: Token = "", 
 def forget(
     model: Model,
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     url: Url = DEFAULT_URL,
     token: Token = "",
     ca_cert: CaCert = None,

@@ -18,7 +18,7 @@ def backup(
     from fedbandit.service.admin.backup import backup as make
 
     make(data, out)
-    typer.echo(f"{out} holds {data} as of now")
+    typer.echo(f"wrote a backup of {data} to {out}")
 
 
 def restore(
@@ -29,4 +29,4 @@ def restore(
     from fedbandit.service.admin.backup import restore as bring_back
 
     aside = bring_back(data, source)
-    typer.echo(f"{data} is as {source} was" + ("" if aside is None else f"; the previous store is in {aside}"))
+    typer.echo(f"restored {data} from {source}" + ("" if aside is None else f"; the previous store is in {aside}"))

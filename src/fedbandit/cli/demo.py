@@ -32,20 +32,20 @@ def demo(
     """Run a server and agent processes that learn handwritten digits together; one agent is killed during the run."""
     from rich.console import Console
 
-    from fedbandit.demo.run import DemoPlan, playing, print_result
+    from fedbandit.demo.run import DemoPlan, print_result, running_demo
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, with all processes
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: stops all processes
     console = Console()
-    plan = DemoPlan(n_agents=agents, alpha=alpha, beta=beta, lam=lam, play_s=seconds, n_images=images, seed=seed)
+    plan = DemoPlan(n_agents=agents, alpha=alpha, beta=beta, lam=lam, run_s=seconds, n_images=images, seed=seed)
     with tempfile.TemporaryDirectory(prefix="fedbandit-demo-") as temporary:
         folder = _new_directory(data) if data is not None else Path(temporary)
         try:
-            with playing(plan, folder, console) as (result, stage):
+            with running_demo(plan, folder, console) as (result, session):
                 print_result(console, plan, result)
                 if keep:
-                    stage.go_on()
-                    _print_way_in(console, stage.server.url, stage.server.admin_token)
-                    stage.server.wait()
+                    session.continue_slowly()
+                    _print_access(console, session.server.url, session.server.admin_token)
+                    session.server.wait()
         except KeyboardInterrupt:
             console.print("\nEnded." if keep else "\nInterrupted.")
             raise typer.Exit(0 if keep else 130) from None
@@ -53,10 +53,10 @@ def demo(
         raise typer.Exit(1)
 
 
-def _print_way_in(console: Console, url: str, token: str) -> None:
+def _print_access(console: Console, url: str, token: str) -> None:
     console.print(
-        f"\nThe server and its agents run until Ctrl-C. The dashboard is at [bold]{url}[/], on this machine without "
-        f"a token. For the commands:",
+        f"\nThe server and its agents run until Ctrl-C. The dashboard is at [bold]{url}[/]; "
+        "it needs no token on this machine. To use the command line:",
         highlight=False,
     )
     console.print(f"  export FEDBANDIT_URL={url} FEDBANDIT_TOKEN={token}", soft_wrap=True, highlight=False)

@@ -1,4 +1,4 @@
-"""Whether a command can write where it is told to: checked before its work, not after it."""
+"""Checks of output paths, made before a command starts its work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedbandit.errors import InvalidParameter
 
 
 def check_file(path: Path, option: str) -> Path:
-    """`path`, where a file can be written or replaced; folders that are missing will be made."""
+    """`path`, if a file can be written or replaced there; missing directories are created later."""
     if path.is_dir():
         raise InvalidParameter(f"expected {option} as a file, {path} is a directory")
     check_directory(path.parent, option)
@@ -17,7 +17,7 @@ def check_file(path: Path, option: str) -> Path:
 
 
 def check_directory(path: Path, option: str) -> Path:
-    """`path`, where a directory is or can be made, and be written to."""
+    """`path`, if it is a writable directory or can be created."""
     there = next(folder for folder in (path, *path.absolute().parents) if folder.exists() or folder.is_symlink())
     if not there.is_dir():
         raise InvalidParameter(f"expected {option} in a directory, {there} is a file")

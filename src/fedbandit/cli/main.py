@@ -51,26 +51,26 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Options that stand before the sub-command."""
+    """Options before the sub-command."""
 
 
-app.command(rich_help_panel="Ask questions")(simulate)
-app.command(rich_help_panel="Ask questions")(study)
-app.command(rich_help_panel="Ask questions")(plan)
-app.command(rich_help_panel="Ask questions")(advise)
-app.command(rich_help_panel="Run a fleet")(demo)
-app.command(rich_help_panel="Run a fleet")(serve)
-app.command(rich_help_panel="Run a fleet")(agent)
-app.command(rich_help_panel="Run a fleet")(backup)
-app.command(rich_help_panel="Run a fleet")(restore)
-app.add_typer(models, name="models", rich_help_panel="Run a fleet")
-app.add_typer(agents, name="agents", rich_help_panel="Run a fleet")
-app.add_typer(tokens, name="tokens", rich_help_panel="Run a fleet")
+app.command(rich_help_panel="Simulation and analysis")(simulate)
+app.command(rich_help_panel="Simulation and analysis")(study)
+app.command(rich_help_panel="Simulation and analysis")(plan)
+app.command(rich_help_panel="Simulation and analysis")(advise)
+app.command(rich_help_panel="Server and fleet")(demo)
+app.command(rich_help_panel="Server and fleet")(serve)
+app.command(rich_help_panel="Server and fleet")(agent)
+app.command(rich_help_panel="Server and fleet")(backup)
+app.command(rich_help_panel="Server and fleet")(restore)
+app.add_typer(models, name="models", rich_help_panel="Server and fleet")
+app.add_typer(agents, name="agents", rich_help_panel="Server and fleet")
+app.add_typer(tokens, name="tokens", rich_help_panel="Server and fleet")
 app.command(rich_help_panel="Maintenance")(doctor)
 
 
 def _show_warning(show: Any) -> Any:
-    """`warnings.showwarning` that writes our own warnings as one sentence, without a line of our source."""
+    """`warnings.showwarning` that prints warnings of fedbandit as one line, without source code."""
 
     def shown(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, FedbanditWarning):
@@ -82,10 +82,10 @@ def _show_warning(show: Any) -> Any:
 
 
 def main() -> None:
-    """Run the command line; our own errors end it with a sentence, not a traceback."""
+    """Run the command line; errors of fedbandit are printed as one line, without a traceback."""
     warnings.showwarning = _show_warning(warnings.showwarning)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be UTF-8
     try:
         if sys.argv[1:2] == ["simulate"]:  # other commands need not import what installed packages register
             offer_options(simulate, ALGORITHMS.usable().values())
@@ -94,7 +94,7 @@ def main() -> None:
         print(f"fedbandit: {error.code}: {error}", file=sys.stderr)
         sys.exit(2)
     except MemoryError as error:
-        print(f"fedbandit: out_of_memory: this needs more memory than there is: {error}", file=sys.stderr)
+        print(f"fedbandit: out_of_memory: not enough memory: {error}", file=sys.stderr)
         sys.exit(1)
     except OSError as error:
         if error.errno is None:

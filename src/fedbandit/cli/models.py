@@ -22,7 +22,7 @@ from fedbandit.cli.files import check_file
 from fedbandit.cli.warm_start import create_with_history, read_history
 from fedbandit.core.radius import KINDS
 
-app = typer.Typer(no_args_is_help=True, help="Models on a server.")
+app = typer.Typer(no_args_is_help=True, help="Manage the models of a server.")
 Name = Annotated[str, typer.Argument(help="Name of the model.")]
 IN_A_LIST = ["name", "dim", "lam", "alpha", "effective_alpha", "version", "n_obs", "n_agents", "mean_reward"]
 IN_AN_INSIGHT = ["guarantee", "explanation", "beta", "beta_needed", "normal_alpha", "noise", "information"]
@@ -101,7 +101,7 @@ def create(
         body["radius"] = {"kind": radius, **numbers, **{key: value for key, value in more.items() if value is not None}}
     elif numbers:
         options = ", ".join("--" + key.replace("_", "-") for key in numbers)
-        raise typer.BadParameter(f"{options}: only a radius uses this; give --radius, one of {', '.join(KINDS)}")
+        raise typer.BadParameter(f"{options}: only used with --radius; give one, one of {', '.join(KINDS)}")
     else:
         body["beta"] = 1.0 if beta is None else beta
     caller = AdminClient(url, token, ca_cert)
@@ -112,7 +112,7 @@ def create(
         _print_model(create_with_history(caller, body, upload), as_json)
         return
     if arms is not None:
-        raise typer.BadParameter("--arms is for --warm-start")
+        raise typer.BadParameter("--arms needs --warm-start")
     if dim is None:
         raise typer.BadParameter("give --dim, or --warm-start with a log")
     _print_model(caller.call("POST", "models", body=body), as_json)
@@ -140,7 +140,7 @@ def show(
     """Show the settings, version and totals of a model, its guarantee, and the largest shares of information."""
     caller = AdminClient(url, token, ca_cert)
     model = caller.call("GET", "models", name)
-    if "agent" not in model:  # an agent's token reads its model, and not what others contribute
+    if "agent" not in model:  # an agent's token may read its model, but not the shares of others
         model["insight"] = caller.call("GET", "models", name, "insight")
     _print_model(model, as_json)
 
@@ -166,7 +166,7 @@ def export(
 @app.command()
 def delete(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     url: Url = DEFAULT_URL,
     token: Token = "",
     ca_cert: CaCert = None,

@@ -1,4 +1,4 @@
-"""`fedbandit plan`: messages, bytes and radii of a fleet that does not exist yet."""
+"""`fedbandit plan`: messages, bytes and radii of a planned fleet."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedbandit.core.arrays import finite_at_least
+from fedbandit.experiments.sharing_cost import human_bytes
 
 if TYPE_CHECKING:
     from fedbandit.experiments.planner import PlannedFleet, Simulations
@@ -53,7 +54,7 @@ def plan(
 
 
 def _candidates(agents: int, given: list[float] | None) -> dict[str, float]:
-    """The α's to look at: those given, or 1, 1/M and the paper's 1/M²."""
+    """The values of α to evaluate: those given, or 1, 1/M and the paper's 1/M²."""
     if given:
         return {f"{value:g}": value for value in given}
     return {"1": 1.0, "1/M": 1 / agents, "1/M²": 1 / agents**2} if agents > 1 else {"1": 1.0}
@@ -71,7 +72,7 @@ def _plan(
         "dim": fleet.dim,
         "rounds": fleet.n_rounds,
         "days": days,
-        "bytes_a_message": planner.bytes_a_message(fleet),
+        "bytes_per_message": planner.bytes_per_message(fleet),
         "alphas": rows,
     }
     if simulations is not None:
@@ -84,35 +85,35 @@ def _plan(
 def _row(fleet: PlannedFleet, name: str, alpha: float, days: float, simulations: Simulations | None) -> dict[str, Any]:
     from fedbandit.experiments import planner
 
-    promise = planner.promise(fleet, alpha)
+    bounds = planner.theory_bounds(fleet, alpha)
     row: dict[str, Any] = {
         "name": name,
         "alpha": alpha,
-        "promised_messages": promise.messages,
+        "message_bound": bounds.messages,
         "expected_messages": planner.expected_messages(fleet, alpha),
-        "radius_exogenous": promise.exogenous,
-        "radius_adaptive": promise.adaptive,
-        "radius_paper": promise.paper,
+        "radius_exogenous": bounds.exogenous,
+        "radius_adaptive": bounds.adaptive,
+        "radius_paper": bounds.paper,
     }
     if simulations is not None:
-        suggested = simulations.messages(alpha)
-        row["suggested_messages"] = suggested if simulations.trials[alpha].was_needed else None
-    sent = row.get("suggested_messages") or row["expected_messages"]
-    return {**row, "bytes_a_day": planner.bytes_a_day(fleet, sent, days)}
+        messages = simulations.messages(alpha)
+        row["simulated_messages"] = messages if simulations.trials[alpha].was_needed else None
+    sent = row.get("simulated_messages") or row["expected_messages"]
+    return {**row, "bytes_per_day": planner.bytes_per_day(fleet, sent, days)}
 
 
 def _budget(fleet: PlannedFleet, messages: float, days: float, simulations: Simulations | None) -> dict[str, Any]:
     from fedbandit.experiments import planner
 
-    found: dict[str, Any] = {"messages": messages, "promised_alpha": planner.promised_alpha(fleet, messages)}
+    found: dict[str, Any] = {"messages": messages, "bound_alpha": planner.alpha_within_bound(fleet, messages)}
     if simulations is None:
         return found
     alpha = simulations.alpha_for(messages)
-    found["suggested_alpha"] = alpha
+    found["simulated_alpha"] = alpha
     if alpha is not None:
-        sent, promise = simulations.messages(alpha), planner.promise(fleet, alpha)
-        found |= {"suggested_messages": sent, "bytes_a_day": planner.bytes_a_day(fleet, sent, days)}
-        found |= {"radius_exogenous": promise.exogenous, "radius_adaptive": promise.adaptive}
+        sent, bounds = simulations.messages(alpha), planner.theory_bounds(fleet, alpha)
+        found |= {"simulated_messages": sent, "bytes_per_day": planner.bytes_per_day(fleet, sent, days)}
+        found |= {"radius_exogenous": bounds.exogenous, "radius_adaptive": bounds.adaptive}
     return found
 
 
@@ -136,10 +137,10 @@ def _print(result: dict[str, Any]) -> None:
         console.print(
             f"Simulation: {small['agents']:,} agents and {small['rounds']:,} rounds in the sphere world, scaled up by "
             "the formula. A message carries "
-            f"{_bytes(result['bytes_a_message'])}. Which radius holds when is in docs/theory.md."
+            f"{human_bytes(result['bytes_per_message'])}. docs/theory.md says when each radius is valid."
         )
     if "budget" in result:
-        console.print(_says_budget(result["budget"]))
+        console.print(_budget_text(result["budget"]))
 
 
 def _count(value: float | None) -> str:
@@ -148,43 +149,36 @@ def _count(value: float | None) -> str:
     return f"{value:,.0f}" if value < 1e9 else f"{value:.2e}"
 
 
-def _bytes(value: float) -> str:
-    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if value >= unit:
-            return f"{value / unit:.1f} {name}"
-    return f"{value:.0f} B"
-
-
 def _radius(value: float) -> str:
     return f"{value:,.1f}"
 
 
 ROWS = (
-    ("messages, at most (Theorem 1, corrected)", "promised_messages", _count),
+    ("messages, at most (Theorem 1, corrected)", "message_bound", _count),
     ("messages, by formula", "expected_messages", _count),
-    ("messages, by simulation", "suggested_messages", _count),
-    ("bytes a day", "bytes_a_day", _bytes),
+    ("messages, by simulation", "simulated_messages", _count),
+    ("bytes per day", "bytes_per_day", human_bytes),
     ("radius β, exogenous", "radius_exogenous", _radius),
     ("radius β, adaptive", "radius_adaptive", _radius),
     ("radius β, as the paper prints it", "radius_paper", _radius),
 )
 
 
-def _says_budget(budget: dict[str, Any]) -> str:
+def _budget_text(budget: dict[str, Any]) -> str:
     wanted = _count(budget["messages"])
-    promised = budget["promised_alpha"]
-    if promised is None:
-        text = f"No α is promised to stay within {wanted} messages: every epoch may cost each agent one exchange. "
-    elif promised == 0:
-        text = f"Every α stays within {wanted} messages: there are not more than two a round. "
+    alpha = budget["bound_alpha"]
+    if alpha is None:
+        text = f"No α is guaranteed to stay within {wanted} messages: every epoch may cost each agent one exchange. "
+    elif alpha == 0:
+        text = f"Every α stays within {wanted} messages: there are at most two per round. "
     else:
-        text = f"α = {promised:.3g} is promised to stay within {wanted} messages. "
-    if "suggested_alpha" not in budget:
+        text = f"α = {alpha:.3g} is guaranteed to stay within {wanted} messages. "
+    if "simulated_alpha" not in budget:
         return text
-    if budget["suggested_alpha"] is None:
-        return text + "By simulation even agents that hardly ever exchange send more."
+    if budget["simulated_alpha"] is None:
+        return text + "By simulation every α up to a million sends more."
     return text + (
-        f"By simulation α = {budget['suggested_alpha']:.3g} sends {_count(budget['suggested_messages'])} "
-        f"({_bytes(budget['bytes_a_day'])} a day), with radius {budget['radius_exogenous']:.1f} (exogenous) or "
+        f"By simulation α = {budget['simulated_alpha']:.3g} sends {_count(budget['simulated_messages'])} "
+        f"({human_bytes(budget['bytes_per_day'])} per day), radius {budget['radius_exogenous']:.1f} (exogenous) or "
         f"{budget['radius_adaptive']:.1f} (adaptive)."
     )

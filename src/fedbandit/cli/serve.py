@@ -78,7 +78,7 @@ def serve(
 
 
 def _end_with_stdin() -> None:
-    """SIGTERM to ourselves when the other end of our standard input is gone, be it by SIGKILL."""
+    """Send SIGTERM to this process when its standard input closes, even if the parent was killed."""
 
     def watch() -> None:
         while os.read(0, 4096):

@@ -52,7 +52,7 @@ def simulate(
     participation: Annotated[
         str,
         typer.Option(
-            help=f"Who is active: {', '.join(PARTICIPATION.own_names)}; {ByRows.name}, which plays each row of data "
+            help=f"Participation pattern: {', '.join(PARTICIPATION.own_names)}; {ByRows.name}, which plays each row of data "
             "once; or a pattern that an installed package registers."
         ),
     ] = "uniform",
@@ -60,9 +60,7 @@ def simulate(
     engine: Annotated[str, typer.Option(help="'auto', 'reference' or 'compiled'.")] = "auto",
     save: Annotated[
         Path | None,
-        typer.Option(
-            help="Write each trace to this directory as .npz; its name has a hash of all settings, and it holds them."
-        ),
+        typer.Option(help="Write each trace to this directory as .npz, named by a hash of all settings."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list with one object per seed.")] = False,
     **options: Any,
@@ -118,7 +116,7 @@ def make_world(
     noise: float | None = None,
     n_agents: int | None = None,
 ) -> World:
-    """The world of this name with the numbers that were given; what the world has no use for is an error."""
+    """The world of this name with the given options; an option that the world does not have is an error."""
     constructor = EVERY.find(name)
     known = inspect.signature(constructor).parameters
     given = {"dim": dim, "n_actions": n_actions, "noise": noise}
@@ -126,7 +124,7 @@ def make_world(
     unknown = numbers.keys() - known.keys()
     if unknown:
         raise InvalidParameter(f"the {name} world has no {', '.join(sorted(unknown))}")
-    if "n_agents" in known and n_agents is not None:  # data that is split over as many agents as one likes
+    if "n_agents" in known and n_agents is not None:  # data that can be split over any number of agents
         numbers["n_agents"] = n_agents
     place: World = constructor(**numbers)
     return place
@@ -165,7 +163,7 @@ def _row(name: str, seed: int, trace: fb.Trace, seconds: float) -> dict[str, Any
 
 
 class _progress:  # noqa: N801 - used like a function
-    """A progress bar over rounds on the terminal's error stream; nothing when quiet."""
+    """A progress bar over rounds on standard error; nothing when quiet."""
 
     def __init__(self, total: int, *, quiet: bool) -> None:
         from rich.console import Console

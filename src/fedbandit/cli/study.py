@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedbandit.experiments.sweep import Cluster, Tally
 
 DEFAULT_OUT = Path("runs/studies")
-INTERRUPTED = 130  # what shells say after Ctrl-C
+INTERRUPTED = 130  # the exit status of shells after Ctrl-C
 
 
 def study(
@@ -100,7 +100,7 @@ def _run(studies: list[Study], size: str, out: Path, jobs: int | None, cluster: 
 
 
 def _those_with_runs(studies: list[Study], name: str | None, source: Path) -> list[Study]:
-    """Of all studies, those that were run there; a study asked for by name must be among them."""
+    """The studies with runs in a directory; a study given by name must be among them."""
     from fedbandit.experiments.study import saved_plans
 
     there = saved_plans(source)

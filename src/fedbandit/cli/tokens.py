@@ -18,7 +18,7 @@ from fedbandit.cli.admin_client import (
     shown,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Tokens of people: viewers and administrators.")
+app = typer.Typer(no_args_is_help=True, help="Manage the tokens of viewers and administrators.")
 Name = Annotated[str, typer.Argument(help="Name of the token's owner.")]
 
 
@@ -34,7 +34,7 @@ def add(
     token: Token = "",
     ca_cert: CaCert = None,
 ) -> None:
-    """Create a token and print it once."""
+    """Create a token and print it; it is shown only once."""
     body = {"name": name, "role": role, "replace": replace}
     answer = AdminClient(url, token, ca_cert).call("POST", "tokens", body=body)
     if as_json:
@@ -45,7 +45,7 @@ def add(
 
 @app.command("list")
 def list_tokens(as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = "", ca_cert: CaCert = None) -> None:
-    """List names and roles; tokens themselves are not shown again."""
+    """List the names and roles of tokens, without the tokens."""
     tokens = AdminClient(url, token, ca_cert).call("GET", "tokens")["tokens"]
     if as_json:
         print_json(tokens)

@@ -16,12 +16,12 @@ from fedbandit.errors import DimensionMismatch, EmptyDecisionSet, InvalidInput, 
 Vector = NDArray[np.float64]  # (d,)
 Matrix = NDArray[np.float64]  # (k, d) or (d, d)
 
-LARGEST = 1e70  # of a feature or a reward: the sums of 1e10 squares stay below the 1e150 that a server takes
+LARGEST = 1e70  # of a feature or a reward: the sums of 1e10 squares stay below the 1e150 that a server accepts
 
 MOST_COUNTED = 1 << 53  # beyond it a float64 cannot count
 
 # Scores this close (relatively) are a tie, and the lowest index wins: at the start all unit-norm actions tie
-# exactly, and without a rule the rounding of each engine would choose.
+# exactly, and without a rule the result would depend on the rounding of each engine.
 TIE = 1e-12
 
 
@@ -32,7 +32,7 @@ def frozen(array: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def as_float_array(values: ArrayLike, what: str) -> NDArray[np.float64]:
-    """`values` as float64, or a named error that says what came instead."""
+    """`values` as float64, or an error that names what was received."""
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -40,7 +40,7 @@ def as_float_array(values: ArrayLike, what: str) -> NDArray[np.float64]:
 
 
 def as_matrix(values: ArrayLike, dim: int, what: str = "actions") -> Matrix:
-    """`values` as a (k, dim) array with k ≥ 1. Finiteness is left to the caller, who can often check it for less."""
+    """`values` as a (k, dim) array with k ≥ 1. Finiteness is checked by the caller, often at lower cost."""
     array = as_float_array(values, what)
     if array.ndim != 2:
         if array.size == 0:
@@ -87,12 +87,12 @@ def as_reward(value: Any) -> float:
 
 
 def is_listing(value: Any) -> bool:
-    """Whether one can go through it as through a list: text, bytes and dictionaries are none."""
+    """Whether the value is a list-like collection; text, bytes and dictionaries are not."""
     return isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping, type))
 
 
 def is_among(value: Any, words: Container[str]) -> bool:
-    """Whether it is one of these words."""
+    """Whether the value is one of these strings."""
     return isinstance(value, str) and value in words
 
 
@@ -132,7 +132,7 @@ def keep_finite(thing: Any, name: str, least: float, *, strictly: bool = False) 
 
 
 def keep_whole(thing: Any, name: str, least: int) -> None:
-    """Make this field of a frozen dataclass an int that is ≥ least: 1e3 is as good as 1000."""
+    """Make this field of a frozen dataclass an int that is ≥ least; 1e3 is accepted as 1000."""
     object.__setattr__(thing, name, whole_at_least(getattr(thing, name), least, name))
 
 

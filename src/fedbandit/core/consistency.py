@@ -1,6 +1,6 @@
-"""Do the data contradict the numbers that a radius was given? Tests that hold for adaptively chosen actions.
+"""Tests of the numbers that a radius was given against the data, valid for adaptively chosen actions.
 
-Each answers "contradicted" with a small probability when the declared numbers are right; none can confirm them.
+Each reports "contradicted" with a small probability when the declared numbers are right; none can confirm them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import numpy as np
 
 from fedbandit.core.ridge import RidgeModel
 
-LEVEL = 1e-6  # probability that right numbers are called contradicted, per look
+LEVEL = 1e-6  # probability that right numbers are called contradicted, per test
 
 
 def least_noise_scale(ridge: RidgeModel, *, lam: float, theta_bound: float, level: float = LEVEL) -> float:
     """The smallest R that the data allow: R² ≥ (J − λS²)/(n + 2√(nt) + 2t), with J = Σr² − bᵀθ̂ and t = log(1/level).
 
-    J is the least value of Σ(r − xᵀθ)² + λ‖θ‖², so J ≤ Σε² + λS² where ε is the noise. R-sub-Gaussian noise has
-    E exp(sε²) ≤ (1 − 2sR²)^(−1/2) given the past, as a Gaussian has, so Σε² has the upper tail of R²χ²_n whatever the
-    actions reacted to.
+    J is the least value of Σ(r − xᵀθ)² + λ‖θ‖², so J ≤ Σε² + λS² where ε is the noise. R-sub-Gaussian noise has E
+    exp(sε²) ≤ (1 − 2sR²)^(−1/2) given the past, as a Gaussian has, so Σε² has the upper tail of R²χ²_n however the
+    actions depend on the past.
 
     >>> from fedbandit.core.statistics import SufficientStats
     >>> stats = SufficientStats.prior(dim=1, lam=1.0) + SufficientStats.of([[1.0]] * 1000, [1.0, -1.0] * 500)
@@ -35,7 +35,7 @@ def least_noise_scale(ridge: RidgeModel, *, lam: float, theta_bound: float, leve
 
 
 def distance_to_ball(ridge: RidgeModel, radius: float) -> float:
-    """The least ‖θ̂ − θ‖_Σ over ‖θ‖ ≤ radius; 0 when θ̂ itself is within.
+    """The least ‖θ̂ − θ‖_Σ over ‖θ‖ ≤ radius; 0 when θ̂ is within it.
 
     A confidence ellipsoid of radius β around θ̂ contradicts ‖θ*‖ ≤ S when this distance to the ball of radius S
     exceeds β. The minimiser is (Σ + μI)⁻¹Σθ̂ for the μ ≥ 0 that brings its norm to the radius.

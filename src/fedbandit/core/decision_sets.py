@@ -1,4 +1,4 @@
-"""What an agent can choose from: a finite array of actions, a ball, or anything that answers `best`."""
+"""Decision sets: a finite array of actions, a ball, or any object with a method `best`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Width:
 
 @runtime_checkable
 class DecisionSet(Protocol):
-    """A set of actions that can find its own optimist: any object with this method may be passed to `choose`."""
+    """A set of actions that finds its optimistic action; any object with this method may be passed to `choose`."""
 
     def best(self, theta_hat: Vector, width: Width, beta: float) -> Vector:
         """The x in the set with the largest ⟨θ̂, x⟩ + β·width(x), (d,)."""
@@ -41,7 +41,7 @@ def first_best(scores: Vector) -> int:
     """
     index = int(scores.argmax())
     best = float(scores[index])
-    if index == 0 or not math.isfinite(best):  # NaN ties with nothing: name it, so that the caller finds it
+    if index == 0 or not math.isfinite(best):  # NaN ties with no score: return its index, so that the caller detects it
         return index
     return int((scores >= best - TIE * abs(best)).argmax())
 
@@ -69,10 +69,10 @@ class Ball:
         keep_finite(self, "radius", 0.0, strictly=True)
 
     def best(self, theta_hat: Vector, width: Width, beta: float) -> Vector:
-        """The optimist of the ball: radius · θ̃/‖θ̃‖ with θ̃ the point of the confidence ellipsoid farthest from 0."""
+        """The optimistic action: radius · θ̃/‖θ̃‖ with θ̃ the point of the confidence ellipsoid farthest from 0."""
         theta_tilde = farthest_point(theta_hat, width.matrix, beta)
         norm = float(np.linalg.norm(theta_tilde))
-        if norm == 0.0:  # beta = 0 and no estimate yet: every action is as good, take the first axis
+        if norm == 0.0:  # beta = 0 and no estimate yet: all actions are equally good, take the first axis
             return self.radius * _first_axis(self.dim)
         return np.asarray(self.radius / norm * theta_tilde)
 
@@ -101,11 +101,11 @@ def farthest_point(theta_hat: Vector, inverse: Matrix, beta: float) -> Vector:
         return theta_hat
     leading = p >= p[-1] * (1.0 - 1e-10)
     s = a / a[-1]  # in units of the longest axis no square under- or overflows
-    pull = s * (c / a[-1])
-    pull[leading & (np.abs(c) <= 1e-12 * (np.linalg.norm(c) + a[-1]))] = 0.0
-    mu, at_pole = _secular_root(s * s, pull)
+    weights = s * (c / a[-1])
+    weights[leading & (np.abs(c) <= 1e-12 * (np.linalg.norm(c) + a[-1]))] = 0.0
+    mu, at_pole = _secular_root(s * s, weights)
     gap = mu - s * s
-    u = np.divide(pull, gap, out=np.zeros_like(pull), where=pull != 0.0)
+    u = np.divide(weights, gap, out=np.zeros_like(weights), where=weights != 0.0)
     if at_pole:
         missing = np.sqrt(max(1.0 - float(u @ u), 0.0))
         u = u + missing * (Q.T @ _axis_in(Q[:, leading]))
@@ -121,20 +121,20 @@ def _axis_in(basis: Matrix) -> Vector:
     return np.asarray(basis[:, 0])
 
 
-def _secular_root(poles: Vector, pull: Vector) -> tuple[float, bool]:
-    """The root μ ≥ max(poles) of Σ (pull/(μ − poles))² = 1, and whether it is the pole itself (hard case)."""
+def _secular_root(poles: Vector, weights: Vector) -> tuple[float, bool]:
+    """The root μ ≥ max(poles) of Σ (weights/(μ − poles))² = 1, and whether it is the pole itself (hard case)."""
     top = float(poles[-1])
-    active = pull != 0.0
+    active = weights != 0.0
     if not active.any():
         return top, True
-    poles, pull = poles[active], pull[active]
-    if float(poles.max()) < top * (1.0 - 1e-10) and float(np.sum((pull / (top - poles)) ** 2)) <= 1.0:
+    poles, weights = poles[active], weights[active]
+    if float(poles.max()) < top * (1.0 - 1e-10) and float(np.sum((weights / (top - poles)) ** 2)) <= 1.0:
         return top, True
-    low, high = max(top, float(np.max(poles + np.abs(pull)))), top + float(np.linalg.norm(pull))
+    low, high = max(top, float(np.max(poles + np.abs(weights)))), top + float(np.linalg.norm(weights))
     # ‖u(μ)‖⁻¹ is nearly linear in μ, so Newton on it converges in a few steps; bisection guards it.
     mu = low
     for _ in range(100):
-        ratio = pull / (mu - poles)
+        ratio = weights / (mu - poles)
         norm_sq = float(ratio @ ratio)
         if norm_sq > 1.0:
             low = mu
@@ -152,5 +152,5 @@ def _secular_root(poles: Vector, pull: Vector) -> tuple[float, bool]:
 
 
 def has_best(actions: Any) -> bool:
-    """Whether this is a decision set of its own rather than rows."""
+    """Whether this is a decision-set object rather than rows."""
     return type(actions) is not np.ndarray and not hasattr(actions, "columns") and hasattr(actions, "best")

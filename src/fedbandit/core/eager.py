@@ -1,4 +1,4 @@
-"""A ridge estimate that follows every observation: what an eager policy decides on."""
+"""The ridge estimate of an eager policy, updated at every observation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class EagerEstimate:
         self._theta_hat = None
 
     def forget_theta(self) -> None:
-        """Compute θ̂ anew when it is next asked for."""
+        """Recompute θ̂ when it is next read."""
         self._theta_hat = None
 
     @property
@@ -72,5 +72,5 @@ class EagerEstimate:
         return self.predict(actions) + beta * self.widths(actions)
 
     def contenders(self, actions: Matrix, beta: float) -> NDArray[np.intp] | None:
-        """None: bounding the race would cost more than running it, because Σ⁻¹ changes every round."""
+        """None: pruning would cost more than it saves, because Σ⁻¹ changes every round."""
         return None

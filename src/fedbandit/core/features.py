@@ -1,4 +1,4 @@
-"""Features for people who have none: one block for each arm, and hashed columns for dictionaries."""
+"""Feature construction: one block of columns per arm, and hashed columns for dictionaries."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def block_names(context: Sequence[str], arms: Sequence[str], *, bias: bool = Tru
 
 
 class NamedRows(np.ndarray[Any, np.dtype[np.float64]]):
-    """Rows (k, d) that know the names of their columns, so that an agent can check them as it checks a data frame's."""
+    """Rows (k, d) with the names of their columns, so that an agent can check them as it checks a data frame's."""
 
     _names: tuple[str, ...] = ()
 
@@ -63,7 +63,7 @@ class NamedRows(np.ndarray[Any, np.dtype[np.float64]]):
     def columns(self) -> tuple[str, ...]:
         """Names of the columns."""
         if self.ndim != 2 or len(self._names) != self.shape[1]:
-            raise AttributeError("an array made from these rows has other columns, and no names for them")
+            raise AttributeError("an array derived from these rows has other columns, without names")
         return self._names
 
     def to_numpy(self) -> NDArray[np.float64]:
@@ -78,8 +78,8 @@ def arm_features(
 
     Row i belongs to `arms[i]`, whatever the order of the arms in the model, and `arms` may be only those on offer now.
     `context` is a mapping from names to numbers, or an array of shape (p,) in the order of the model's names. Pass
-    `features=agent.features`: a warm start from a log with arms sets them. The rows know their columns, and an agent of
-    a model with others refuses them.
+    `features=agent.features`: a warm start from a log with arms sets them. The rows carry the names of their columns,
+    and an agent of a model with other columns rejects them.
 
     >>> arm_features({"hour": 0.5}, ["tea", "milk"], features=("hour@milk", "1@milk", "hour@tea", "1@tea"))
     NamedRows([[0. , 0. , 0.5, 1. ],
@@ -140,7 +140,7 @@ def _by_name(context: Any, inputs: list[str]) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class HashingFeatures:
-    """Dictionaries to rows of `dim` numbers, the same columns on every agent without anybody talking.
+    """Dictionaries to rows of `dim` numbers, with the same columns on every agent without communication.
 
     The column of a feature and its sign come from a hash of its name, so nothing is learnt, stored or sent, and two
     machines agree by having the same `dim` and `seed`. A number goes in with its value under its name; a word, a
@@ -218,7 +218,7 @@ def _records(records: Any) -> Iterable[Mapping[str, Any]]:
 
 
 def _entries(name: str, value: Any) -> Iterator[tuple[str, float]]:
-    """What one item of a record says: texts to hash, each with its weight."""
+    """The texts to hash for one item of a record, each with its weight."""
     if value is None:
         return
     if isinstance(value, (str, bool, np.bool_)):
@@ -234,6 +234,6 @@ def _entries(name: str, value: Any) -> Iterator[tuple[str, float]]:
 
 @lru_cache(maxsize=1 << 16)
 def _place(text: str, n_columns: int, seed: int) -> tuple[int, float]:
-    """Column and sign of a feature: from BLAKE2, which is the same in every process, language and year."""
+    """Column and sign of a feature: from BLAKE2, which gives the same result in every process and language."""
     digest = hashlib.blake2b(f"{seed}:{text}".encode(), digest_size=9).digest()
     return int.from_bytes(digest[:8], "little") % n_columns, 1.0 if digest[8] & 1 else -1.0

@@ -1,4 +1,4 @@
-"""The running log-determinant behind the trigger, and the estimate of an eager policy: O(d²) an observation."""
+"""The running log-determinant behind the trigger, and the estimate of an eager policy: O(d²) per observation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedbandit.core.ridge import factorise
 # Rounding in a step is relative to the inverse before it, which in some direction is det(Σ_after)/det(Σ_before) times
 # the one after it. Later steps do not enlarge that error: to first order Σ ΔP Σ is kept, and Σ only grows. So errors of
 # steps add, and each is at most the growth of its own step. Restarting after 8 nats keeps the loss below four digits
-# whatever the steps were, and happens at most O(d log T) times in a life; where a restart can wait for another thread,
+# whatever the steps were, and happens at most O(d log T) times per run; where a restart can wait for another thread,
 # only a single step of 12 nats cannot.
 MAX_GROWTH = 8.0
 MIN_STEPS = 256
@@ -87,17 +87,17 @@ class GrowthTracker:
 
     @property
     def is_stale(self) -> bool:
-        """Whether so much was added since the last exact restart that rounding deserves a fresh factorisation."""
+        """Whether enough was added since the last exact restart for rounding errors to need a fresh factorisation."""
         return self._since > MAX_GROWTH or self._steps >= self._max_steps
 
     @property
     def is_due(self) -> bool:
-        """Whether a restart that was put off should be made by another thread now."""
+        """Whether a postponed restart should be made by another thread now."""
         return self._steepest > MAX_GROWTH or self._steps >= 8 * self._max_steps
 
     @property
     def is_overdue(self) -> bool:
-        """Whether a restart that was put off can be put off no more."""
+        """Whether a postponed restart can be postponed no further."""
         return self._steepest > 1.5 * MAX_GROWTH or self._steps >= 16 * self._max_steps
 
     @property
@@ -111,7 +111,7 @@ class GrowthTracker:
         self.value = 0.0
 
     def state(self) -> dict[str, Any]:
-        """Everything, as plain values, so that a saved tracker goes on to the same bit."""
+        """The complete state as plain values; a restored tracker continues bit for bit."""
         return {
             "P": np.asarray(self.P, dtype="<f8").tobytes(),
             "log_det_base": self.log_det_base,

@@ -1,4 +1,4 @@
-"""Whether sums can come from data at all: what a server asks before it merges numbers that somebody else computed.
+"""Plausibility of uploads: whether any data could have the sums that a client sent, checked before a merge.
 
 For rows x with rewards r the matrix [[Σ, b], [bᵀ, Σr²]] is Σ (x, r)(x, r)ᵀ, hence positive semi-definite. One Cholesky
 factorisation of it therefore tests Σ ⪰ 0 and bᵀ(Σ + λI)⁻¹b ≤ bᵀΣ⁺b ≤ Σr² together, for every λ ≥ 0.
@@ -27,7 +27,7 @@ SLACK = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a model promises about its data: ‖x‖ ≤ L and |r| ≤ reward_bound, where it sets them."""
+    """The bounds that a model sets on its data: ‖x‖ ≤ L and |r| ≤ reward_bound, each optional."""
 
     action_bound: float | None = None
     reward_bound: float | None = None
@@ -102,7 +102,7 @@ def _require_actions(n_obs: float, diagonal: Vector, action_bound: float | None)
 
 
 def _require_rank(n_obs: float, triangle: Vector, diagonal: Vector) -> None:
-    """rank Σ ≤ n_obs, by (tr Σ)² ≤ rank Σ · ‖Σ‖²_F: few observations cannot inform about many directions."""
+    """rank Σ ≤ n_obs, by (tr Σ)² ≤ rank Σ · ‖Σ‖²_F: few observations cannot span many directions."""
     trace = float(diagonal.sum())
     if trace < math.sqrt(TINY):
         return
@@ -126,7 +126,7 @@ def _augmented(packed: Vector, dim: int, n_obs: float) -> Matrix:
 
     Adding n products errs by at most n·ε·√(A_ii A_jj) in entry (i, j), plus n halves of the smallest number where
     products underflow; as a matrix that is below (d+1)·n·ε times the diagonal. Cholesky, which is indifferent to the
-    scales of rows, needs (d+1)(d+2)·ε more. The count is capped: errors of honest sums grow like √n long before.
+    scales of rows, needs (d+1)(d+2)·ε more. The count is capped: errors of real sums grow like √n long before.
     """
     size = dim + 1
     A: Matrix = packed.take(_places(dim))

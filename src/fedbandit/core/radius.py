@@ -1,7 +1,7 @@
-"""The confidence radius β as an object: given what a model rests on, how far may θ* be?
+"""The confidence radius β as an object: a bound on ‖θ̂ − θ*‖_Σ from the evidence behind a model.
 
 `fb.radius.fixed(0.5)`, `paper`, `adaptive`, `exogenous` and `counted` make them; each is evaluated when a model is
-adopted. Which one holds when is in docs/theory.md; `fixed` promises nothing and is what published experiments use.
+adopted. Which one holds when is in docs/theory.md; `fixed` has no guarantee and is what published experiments use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedbandit.errors import InvalidParameter
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a model rests on: all that a radius may look at."""
+    """The evidence behind a model: all inputs of a radius."""
 
     dim: int
     lam: float
@@ -35,42 +35,43 @@ class Radius(Protocol):
     kind: ClassVar[str]
 
     def __call__(self, evidence: Evidence) -> float:
-        """β for a model that rests on this evidence."""
+        """β for a model with this evidence."""
         ...
 
 
-def _check(radius: Any) -> None:
+class _Checked:
     """Every radius has the same ranges: probabilities in (0, 1), bounds ≥ 0, counts ≥ 1."""
-    for field in fields(radius):
-        value = getattr(radius, field.name)
-        if field.name in ("n_agents", "n_rounds"):
-            if value is not None or field.default is MISSING:
-                keep_whole(radius, field.name, 1)
-        elif field.name == "delta":
-            if not 0 < finite_at_least(value, 0.0, "delta") < 1:
-                raise InvalidParameter(f"expected delta between 0 and 1, got {value}")
-        else:
-            number = finite_at_least(value, 0.0, field.name)
-            if not isinstance(value, (int, float)):  # an int stays one: settings are compared by how they are written
-                object.__setattr__(radius, field.name, number)
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if field.name in ("n_agents", "n_rounds"):
+                if value is not None or field.default is MISSING:
+                    keep_whole(self, field.name, 1)
+            elif field.name == "delta":
+                if not 0 < finite_at_least(value, 0.0, "delta") < 1:
+                    raise InvalidParameter(f"expected delta between 0 and 1, got {value}")
+            else:
+                number = finite_at_least(value, 0.0, field.name)
+                if not isinstance(value, (int, float)):  # an int stays one: settings are compared as written
+                    object.__setattr__(self, field.name, number)
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
-    """The same number always; promises nothing."""
+class Fixed(_Checked):
+    """A constant β without a guarantee."""
 
     kind: ClassVar[str] = "fixed"
     beta: float
-
-    def __post_init__(self) -> None:
-        _check(self)
 
     def __call__(self, evidence: Evidence) -> float:
         return self.beta
 
 
 @dataclass(frozen=True, slots=True)
-class Paper:
+class Paper(_Checked):
     """Theorem 1 as printed."""
 
     kind: ClassVar[str] = "paper"
@@ -81,15 +82,12 @@ class Paper:
     action_bound: float = 1.0
     delta: float = 0.01
 
-    def __post_init__(self) -> None:
-        _check(self)
-
     def __call__(self, evidence: Evidence) -> float:
         return theory.paper_radius(dim=evidence.dim, lam=evidence.lam, alpha=evidence.alpha, **asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
-class Adaptive:
+class Adaptive(_Checked):
     """Holds for anything the paper allows; leave `n_rounds` out when the horizon is unknown.
 
     `n_agents` counts every incarnation that held data, those whose buffers were lost included.
@@ -101,9 +99,6 @@ class Adaptive:
     theta_bound: float = 1.0
     delta: float = 0.01
     n_rounds: int | None = None
-
-    def __post_init__(self) -> None:
-        _check(self)
 
     def __call__(self, evidence: Evidence) -> float:
         return theory.adaptive_radius(
@@ -119,7 +114,7 @@ class Adaptive:
 
 
 @dataclass(frozen=True, slots=True)
-class Exogenous:
+class Exogenous(_Checked):
     """OFUL's radius; holds when nothing outside reacts to rewards that are not merged yet (docs/theory.md)."""
 
     kind: ClassVar[str] = "exogenous"
@@ -127,24 +122,18 @@ class Exogenous:
     theta_bound: float = 1.0
     delta: float = 0.01
 
-    def __post_init__(self) -> None:
-        _check(self)
-
     def __call__(self, evidence: Evidence) -> float:
         return theory.exogenous_radius(rho=evidence.rho, lam=evidence.lam, **asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(_Checked):
     """Li and Wang's: from the number of observations, for actions of unit norm."""
 
     kind: ClassVar[str] = "counted"
     noise_scale: float
     theta_bound: float = 1.0
     delta: float = 0.1
-
-    def __post_init__(self) -> None:
-        _check(self)
 
     def __call__(self, evidence: Evidence) -> float:
         return theory.counted_radius(n_obs=evidence.n_obs, dim=evidence.dim, lam=evidence.lam, **asdict(self))
@@ -155,7 +144,7 @@ KINDS: dict[str, type[AnyRadius]] = {radius.kind: radius for radius in (Fixed, P
 
 
 def as_radius(beta: float | AnyRadius) -> AnyRadius:
-    """A number becomes `fixed`; a radius stays what it is."""
+    """The radius itself, or `fixed` for a number."""
     if isinstance(beta, (Fixed, Paper, Adaptive, Exogenous, Counted)):
         return beta
     return Fixed(finite_at_least(beta, 0.0, "beta"))
@@ -188,7 +177,7 @@ def from_dict(data: dict[str, Any]) -> AnyRadius:
 
 
 def fixed(beta: float) -> Fixed:
-    """β is this number, always; promises nothing, and is what every published experiment uses."""
+    """A constant β without a guarantee, as used in published experiments."""
     return Fixed(beta)
 
 
@@ -213,7 +202,7 @@ def adaptive(
     delta: float = 0.01,
     n_rounds: int | None = None,
 ) -> Adaptive:
-    """β that covers θ* whatever decision sets, participation and the times of uploads do with past rewards.
+    """β that covers θ* even if decision sets, participation and upload times depend on past rewards.
 
     `n_agents` must be known or bounded, and counts incarnations whose buffers were lost. Which rewards are booked, and
     when, must not depend on their values: no radius here covers rewards that arrive sooner when they are good.

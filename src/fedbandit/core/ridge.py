@@ -24,10 +24,10 @@ class Factor:
 
 
 def factorise(Sigma: Matrix) -> Factor:
-    """Factor of a positive definite Σ, insensitive to the scales of the features.
+    """Factor of a positive definite Σ, independent of the scales of the features.
 
-    Σ is brought to unit diagonal first, so features that differ by many decades cost no digits. Where rounding has
-    eaten the ridge (Σ numerically singular), eigenvalues are lifted to the rounding level instead of failing.
+    Σ is brought to unit diagonal first, so features that differ by many decades cost no digits. Where the ridge is lost
+    to rounding (Σ numerically singular), eigenvalues are lifted to the rounding level instead of failing.
     """
     scale = np.sqrt(np.diagonal(Sigma))
     correlation = Sigma / np.multiply.outer(scale, scale)
@@ -130,9 +130,9 @@ class RidgeModel:
         return np.asarray(Z[:, -1] + beta * np.sqrt(np.vecdot(white, white)))
 
     def contenders(self, actions: Matrix, beta: float) -> NDArray[np.intp] | None:
-        """Rows that can have the best upper bound, found without most quadratic forms; None when that would not pay.
+        """Rows that can have the best upper bound, found without most quadratic forms; None if that is not faster.
 
-        ‖x‖_{Σ⁻¹} ≤ ‖x‖·√λ_max(Σ⁻¹), so a row whose bound stays below the score of one row is out of the race.
+        ‖x‖_{Σ⁻¹} ≤ ‖x‖·√λ_max(Σ⁻¹), so a row whose bound is below the score of another row cannot be the best.
         """
         means = self.predict(actions)
         bounds = means + (beta * self.spread) * np.sqrt(np.vecdot(actions, actions))
@@ -155,7 +155,7 @@ class RidgeModel:
         return self._spread
 
     def distance(self, theta: Vector) -> float:
-        """‖θ − θ̂‖_Σ, which a confidence radius promises to bound at θ*."""
+        """‖θ − θ̂‖_Σ, the distance that a confidence radius bounds at θ = θ*."""
         # Through W rather than Σ: W⁻¹ would be needed for the root of Σ, so use the quadratic form itself.
         gap = theta - self.theta_hat
         return math.sqrt(max(float(gap @ self.stats.Sigma @ gap), 0.0))

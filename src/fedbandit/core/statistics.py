@@ -1,4 +1,4 @@
-"""Sufficient statistics of ridge regression: all that ever travels, and they add."""
+"""Sufficient statistics of ridge regression: additive, and the only data that agents send."""
 
 from __future__ import annotations
 
@@ -113,11 +113,11 @@ class SufficientStats:
 
 
 class RunningStats:
-    """The mutable twin of `SufficientStats`: an agent's buffer, grown by one pair at a time.
+    """The mutable counterpart of `SufficientStats`: an agent's buffer, extended by one pair at a time.
 
-    Pairs wait as rows and are added by one matrix product when there are enough of them or somebody looks: cheaper
-    than a rank-one update each, and rounding builds up more slowly. Every change takes effect by one assignment, so an
-    exception that a signal handler raises in between leaves the buffer as it was before or as it is afterwards.
+    Pairs are stored as rows and added by one matrix product when there are enough of them or the sums are read: cheaper
+    than a rank-one update each, and rounding errors grow more slowly. Every change takes effect by one assignment, so
+    an exception that a signal handler raises in between leaves the buffer as it was before or as it is afterwards.
     """
 
     __slots__ = ("_added", "_n_rows", "_rewards", "_rows")
@@ -157,7 +157,7 @@ class RunningStats:
             self.snapshot()
 
     def add(self, stats: SufficientStats) -> None:
-        """Take in statistics that were summed elsewhere."""
+        """Add statistics that were summed elsewhere."""
         self._added = (self.snapshot() + stats, self._n_rows)
 
     def snapshot(self) -> SufficientStats:

@@ -23,7 +23,7 @@ POSITIVE = ("lam",)
 
 
 def _checked(function: Callable[Inputs, Output]) -> Callable[Inputs, Output]:
-    """The function with a named error for numbers that it cannot be about; None passes where it is the default."""
+    """The function with its arguments validated; None passes where it is the default."""
     defaults = {name: p.default for name, p in inspect.signature(function).parameters.items()}
 
     @functools.wraps(function)
@@ -109,7 +109,7 @@ def adaptive_radius(
     """
     mu = buffers_missing(n_agents, own_buffer=own_buffer)
     if mu == 0:
-        alpha = 0.0  # nobody else has a buffer, whatever the trigger
+        alpha = 0.0  # no other agent has a buffer, whatever the trigger
     buffers = n_rounds if n_rounds is not None else _unknown_horizon(n_agents, n_uploads)
     log_buffers = 2 * math.log(2 * buffers / delta)
     per_dim = mu * alpha / dim if trigger == "determinant" else mu * alpha
@@ -194,7 +194,7 @@ def regret_bound(
     theta_bound: float,
     action_bound: float,
 ) -> float:
-    """2SLM(1 + d log₂(1+TL²/(λd))) + 2√(2(1+Mα)) β √(2dT log(1+TL²/λ)): Theorem 1 with its additive term mended.
+    """2SLM(1 + d log₂(1+TL²/(λd))) + 2√(2(1+Mα)) β √(2dT log(1+TL²/λ)): Theorem 1 with its additive term corrected.
 
     `beta` is the largest radius used in the run.
     """
@@ -243,7 +243,7 @@ def held_back_alpha(*, alpha: float, min_upload: int, lam: float, action_bound: 
 
 @_checked
 def lower_bound_messages(*, n_agents: int, n_rounds: int) -> float:
-    """M / log(T/M): the order of messages below which nobody beats M independent learners (Theorem 2)."""
+    """M / log(T/M): the order of messages below which no algorithm beats M independent learners (Theorem 2)."""
     if n_rounds <= n_agents:
         raise InvalidParameter(f"expected more rounds than agents, got {n_rounds} ≤ {n_agents}")
     return n_agents / math.log(n_rounds / n_agents)

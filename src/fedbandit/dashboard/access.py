@@ -1,4 +1,4 @@
-"""Who may see the dashboard: viewers and administrators, by header or login cookie; anybody on an open dashboard."""
+"""Access control of the dashboard: viewers and administrators, by header or login cookie; or open on this machine."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Access:
         self._container = container
 
     async def visitor(self, request: Request) -> Principal:
-        """Who sent the request; `Unauthenticated` or `Forbidden` if they may not see the dashboard."""
+        """The principal of a request; `Unauthenticated` or `Forbidden` without access to the dashboard."""
         authorization = request.headers.get("authorization") or _from_cookie(request)
         if authorization is None and self.is_open(request):
             return VISITOR
         return await self.person(authorization)
 
     async def person(self, authorization: str | None) -> Principal:
-        """Whose token it is, if it is a person's."""
+        """The principal of a viewer's or an administrator's token."""
         principal = await self._container.gate.principal(authorization)
         if principal.role == "agent":
             raise Forbidden("this token belongs to an agent; the dashboard needs one of a viewer or an administrator")
@@ -45,8 +45,8 @@ class Access:
     def is_open(self, request: Request) -> bool:
         """Whether no token is needed: the setting is on and the request was made on this machine for this machine.
 
-        The name in the address must be this machine's own too: another site may point its own name at 127.0.0.1
-        and read what its visitors can reach. And what a proxy forwards comes from elsewhere.
+        The host name must be a loopback name too, because of DNS rebinding: another site may resolve its name to
+        127.0.0.1 and read what its visitors can reach. Requests that a proxy forwards are not local.
         """
         if not self._container.settings.open_dashboard or any(name in request.headers for name in FORWARDED):
             return False
@@ -91,7 +91,7 @@ def require_same_site(request: Request) -> None:
 
 
 def safe_target(target: str) -> str:
-    """Where to go after the login: a path on this server, or the overview.
+    """The redirect after the login: a path on this server, or the overview.
 
     >>> safe_target("/models/news?page=2"), safe_target("//elsewhere"), safe_target("https://elsewhere")
     ('/models/news?page=2', '/', '/')

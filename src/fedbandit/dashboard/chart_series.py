@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedbandit.service.model import Model, alpha_of
-from fedbandit.service.stores.base import Sample
+from fedbandit.service.stores.base import AgentRecord, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +19,19 @@ class ChartSeries:
     append: bool = True
 
 
-FEWEST = 20  # observations in a mean; of half as many it is drawn, of fewer it is noise
+FEWEST = 20  # observations in a mean; it is drawn from half as many on
 Totals = Sequence[tuple[float, float, float]]  # when, observations and reward sum so far
+
+
+def mean_reward(totals: Model | AgentRecord) -> float | None:
+    """Mean reward over all observations; None without any."""
+    return totals.reward_sum / totals.n_obs if totals.n_obs else None
 
 
 def recent_means(totals: Totals, *, fraction: float = 0.05, at_least: int = FEWEST) -> ChartSeries:
     """Mean reward of the last 5 % of observations at each moment: each point uses only earlier observations.
 
-    Where the count falls (an agent was forgotten) the line begins anew.
+    Where the count falls (an agent was forgotten) the line restarts.
 
     >>> recent_means([(1.0, 10, 5.0), (2.0, 40, 35.0)], at_least=20).y
     [0.5, 1.0]
@@ -34,7 +39,7 @@ def recent_means(totals: Totals, *, fraction: float = 0.05, at_least: int = FEWE
     x: list[float] = []
     y: list[float | None] = []
     history: list[tuple[float, float]] = [(0.0, 0.0)]
-    first = 0  # the newest entry that is old enough
+    first = 0  # the newest entry at or before the limit
     for at, n, reward in totals:
         if n < history[-1][0]:
             history, first = [(n, reward)], 0

@@ -92,7 +92,7 @@ def chart(name: str, label: str, lines: Iterable[Mapping[str, Any]], **options: 
 
 
 def empty_state(title: str, *children: Child) -> Html:
-    """A text for a view or panel without data, and what to do next."""
+    """A message for a view or panel without data, with the next step."""
     return tag("div", tag("h3", title), children, class_="empty-state")
 
 

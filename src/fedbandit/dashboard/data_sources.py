@@ -1,4 +1,4 @@
-"""What views read: the store's rows and what is computed from them, cached for all visitors together."""
+"""The data of the views: the store's rows and what is computed from them, in one cache for all visitors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fedbandit.service.stores.base import AgentPage, AgentRecord, Event, FleetSu
 
 T = TypeVar("T")
 TTL_S = 0.9
-PATIENCE = 20.0  # what took long to compute is kept this many times as long
+PATIENCE = 20.0  # a value is cached for this many times its computation time
 MAX_ENTRIES = 512
 ACTIVE_S = 600.0  # an agent that was seen within ten minutes counts as active
 MAX_INSIGHTS = 16
 
 
 @dataclass(slots=True)
-class _Entry:
+class _CachedValue:
     task: asyncio.Task[Any]
     expires: float = float("inf")
 
@@ -34,24 +34,24 @@ class TtlCache:
     def __init__(self, ttl_s: float = TTL_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._ttl_s = ttl_s
         self._clock = clock
-        self._entries: dict[Hashable, _Entry] = {}
+        self._entries: dict[Hashable, _CachedValue] = {}
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """The value of this key, at most a moment old; a failure is raised for all who wait, and not cached."""
+        """The value of this key, cached for a short time; an error is raised for all readers and not cached."""
         entry = self._entries.get(key)
         if entry is None or entry.expires <= self._clock():
             entry = self._start(key, make)
-        # Shielded: a visitor who leaves must not cancel it for the others.
+        # Shielded: a visitor that disconnects must not cancel it for the others.
         result: T = await asyncio.shield(entry.task)
         return result
 
-    def _start(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> _Entry:
+    def _start(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> _CachedValue:
         began = self._clock()
 
         async def work() -> T:
             return await make()
 
-        entry = _Entry(asyncio.get_running_loop().create_task(work()))
+        entry = _CachedValue(asyncio.get_running_loop().create_task(work()))
 
         def finished(task: asyncio.Task[T]) -> None:
             failed = task.cancelled() or task.exception() is not None
@@ -67,7 +67,7 @@ class TtlCache:
 
 
 class DataSources:
-    """One for each server process."""
+    """The cached data of one server process."""
 
     def __init__(self, container: Container) -> None:
         self.container = container
@@ -87,7 +87,7 @@ class DataSources:
         return await self._cache.get(("events", name), lambda: self.container.store.events(name, limit=1000))
 
     async def fleet(self, name: str) -> FleetSummary:
-        """All agents in a few numbers."""
+        """Summary of all agents."""
         since = self.container.clock() - ACTIVE_S
         return await self._cache.get(("fleet", name), lambda: self.container.store.fleet(name, since=since))
 
@@ -138,7 +138,7 @@ class DataSources:
 
 @dataclass(frozen=True, slots=True)
 class ViewContext:
-    """What a view gets: the data, the parts of its path and its query."""
+    """The input of a view: the data, the parts of its path and its query."""
 
     sources: DataSources
     path: Mapping[str, str] = field(default_factory=dict)

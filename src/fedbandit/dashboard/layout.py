@@ -149,13 +149,13 @@ def login_document(target: str, problem: str = "", *, status: int = 200) -> HTML
 
 @cache
 def files() -> dict[str, bytes]:
-    """All static files by name; they are few and small."""
+    """All static files by name."""
     return {path.name: path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix in TYPES}
 
 
 @cache
 def edition() -> str:
-    """A digest of all files, in their addresses; scripts import each other from the same edition."""
+    """A digest of all files, part of their URLs; scripts import each other from the same edition."""
     digest = hashlib.sha256()
     for name, content in files().items():
         digest.update(name.encode() + b"\0" + content)
@@ -163,7 +163,7 @@ def edition() -> str:
 
 
 def static_url(name: str) -> str:
-    """The address of a file."""
+    """The URL of a static file."""
     return f"/static/{edition()}/{name}"
 
 

@@ -1,4 +1,4 @@
-"""The routes of the dashboard: each is glue between a request and a view."""
+"""The routes of the dashboard, each from a request to a view."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Dashboard:
             self._api_docs = api_docs(openapi)
         return document("HTTP API", self._api_docs, section="API")
 
-    # -- around all of them
+    # -- error handling and headers
 
     def _guarded(self, handler: Handler) -> Handler:
         """The handler with errors as HTML (as JSON for a stream), security headers and a log line."""
@@ -161,7 +161,7 @@ class Dashboard:
             for name, value in HEADERS.items():
                 response.headers.setdefault(name, value)
             spent = round(1e3 * (time.perf_counter() - began), 2)
-            path = request.url.path  # never the query: it is the visitor's own
+            path = request.url.path  # without the query, which may be private
             self._container.log.debug("view", path=path, status=response.status_code, ms=spent)
             return response
 

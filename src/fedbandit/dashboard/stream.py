@@ -1,4 +1,4 @@
-"""Server-sent events: each open view gets what has changed on it, once a second."""
+"""Server-sent events: each open view receives its changes, once per second."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_STREAMS = 200
 
 
 class StreamChanges:
-    """What one stream has sent already, so that only changes follow; its size does not grow with time."""
+    """What one stream has already sent, so that only changes are sent; of bounded size."""
 
     def __init__(self) -> None:
         self._parts: dict[str, bytes] = {}
@@ -53,7 +53,7 @@ class StreamChanges:
         return _rounded(line.x[first:], line.y[first:], "all" if last is None else "more")
 
     def _first(self, name: str, line: ChartSeries) -> dict[str, Any] | None:
-        """An empty line is sent once, so that its chart says "No data yet"."""
+        """Send an empty line once, so that its chart shows "No data yet"."""
         if name in self._series:
             return None
         self._series[name] = None
@@ -82,7 +82,7 @@ class EventStreams:
     async def events(
         self, render: Callable[[], Awaitable[RenderedView]], authorise: Callable[[], Awaitable[Any]]
     ) -> AsyncIterator[str]:
-        """The text of a stream: what changes, each second, until the visitor disconnects or the server stops."""
+        """The events of a stream, every second, until the visitor disconnects or the server stops."""
         self._n_open += 1
         try:
             yield "retry: 1500\n\n"

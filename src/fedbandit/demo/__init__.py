@@ -1,1 +1,1 @@
-"""The product at work in a minute: a server, a fleet of processes on real images, one of them killed on the way."""
+"""The demo: a server and a fleet of agent processes that learn from real images while one of them is killed."""

@@ -1,4 +1,4 @@
-"""What the demo shows: agents at work while it runs, and the answer at the end."""
+"""The output of the demo: a live table of agents, and the comparison at the end."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PLAIN_EVERY_S = 5.0
 
 
 class Display:
-    """A table that lives on a terminal; a line now and then in a pipe or a log."""
+    """A live table on a terminal; a line every few seconds in a pipe or a log."""
 
     def __init__(self, console: Console, agents: Sequence[AgentProcess], headline: str) -> None:
         self._console = console
         self._agents = agents
         self._headline = headline
-        self._begun = time.monotonic()
-        self._said = self._begun
+        self._started_at = time.monotonic()
+        self._printed_at = self._started_at
         self._live = Live(console=console, auto_refresh=False, transient=False) if console.is_terminal else None
 
     def __enter__(self) -> Display:
@@ -39,20 +39,20 @@ class Display:
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
-            self._live.update(self._picture(), refresh=True)
+            self._live.update(self._render(), refresh=True)
             self._live.stop()
 
     def update(self) -> None:
-        """Show how things stand."""
+        """Refresh the display."""
         if self._live is not None:
-            self._live.update(self._picture(), refresh=True)
-        elif time.monotonic() - self._said >= PLAIN_EVERY_S:
-            self._said = time.monotonic()
+            self._live.update(self._render(), refresh=True)
+        elif time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
+            self._printed_at = time.monotonic()
             self._console.print(f"  {self._summary()}", highlight=False)
 
-    def say(self, text: str) -> None:
-        """An event, above the table."""
-        self._console.print(f"[dim]{time.monotonic() - self._begun:5.1f} s[/dim]  {text}", highlight=False)
+    def event(self, text: str) -> None:
+        """Print an event above the table."""
+        self._console.print(f"[dim]{time.monotonic() - self._started_at:5.1f} s[/dim]  {text}", highlight=False)
 
     def _summary(self) -> str:
         n_seen, n_images = sum(a.n_seen for a in self._agents), sum(a.n_images for a in self._agents)
@@ -61,7 +61,7 @@ class Display:
         share = right / max(n_seen, 1)
         return f"{n_seen:,} of {n_images:,} images, mean reward {share:.3f}, {exchanges:,} exchanges"
 
-    def _picture(self) -> Panel:
+    def _render(self) -> Panel:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True)
         table.add_column("agent", no_wrap=True)
         table.add_column("images", ratio=1, min_width=10)
@@ -82,12 +82,12 @@ class Display:
                 f"v{agent.version}",
                 Text(agent.state, style=STYLES.get(agent.state, "")),
             )
-        foot = Text(f"{self._summary()}, {time.monotonic() - self._begun:.0f} s", style="bold")
+        foot = Text(f"{self._summary()}, {time.monotonic() - self._started_at:.0f} s", style="bold")
         return Panel(Group(table, foot), title=self._headline, box=ROUNDED, padding=(0, 1))
 
 
-def print_verdict(console: Console, outcomes: Sequence[LearningResult], cost: SharingCost) -> None:
-    """The answer to: was it worth it?"""
+def print_comparison(console: Console, outcomes: Sequence[LearningResult], cost: SharingCost) -> None:
+    """Print rewards and messages of every way to learn."""
     table = Table(title="Was it worth it?", box=ROUNDED, title_style="bold", title_justify="left")
     table.add_column("learning")
     table.add_column("mean reward", justify="right")
@@ -107,23 +107,23 @@ def print_verdict(console: Console, outcomes: Sequence[LearningResult], cost: Sh
     console.print()
     console.print(table)
     console.print(
-        "[dim]Reward 1 for the right class; all start from nothing and see each image once. This\n"
+        "[dim]Reward 1 for the right class; all start without data and see each image once. This\n"
         "is one run: `fedbandit study real` has intervals over seeds.\n"
         "The last two share every observation: each decision downloads before and uploads\n"
-        f"after (α = 0), or each observation goes up and the model down to all {cost.n_agents} agents.[/]",
+        f"after (α = 0), or each observation is uploaded and the model sent to all {cost.n_agents} agents.[/]",
         highlight=False,
     )
     together = next(outcome for outcome in outcomes if outcome.name == "together")
-    console.print(_says_price(together, cost), highlight=False)
+    console.print(_cost_text(together, cost), highlight=False)
 
 
-def _says_price(together: LearningResult, cost: SharingCost) -> str:
+def _cost_text(together: LearningResult, cost: SharingCost) -> str:
     """The fleet's messages and bytes beside the simple ways to share everything."""
     return (
         f"Together: {cost.of_two_per_decision(together.n_messages):.0%} of two messages per decision, "
         f"{cost.of_broadcast(together.n_messages):.0%} of a broadcast per decision;\n"
         f"{human_bytes(together.n_bytes)} where the raw rows (context, arm, reward) sent once are "
-        f"{human_bytes(cost.raw_bytes)}:\nsums pay in bytes only over many more rows."
+        f"{human_bytes(cost.raw_bytes)}:\nsums save bytes only over many more rows."
     )
 
 

@@ -1,4 +1,4 @@
-"""The demo's processes: one server, many agents, each with a thread that reads what it says."""
+"""The demo's processes: one server and many agents, each with a thread that reads its output."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedbandit.demo.worker import Task
 from fedbandit.errors import LiveError
 
 START_TIMEOUT_S = 60.0
 
 
 class DemoFailed(LiveError):
-    """A process of the demo ended before its time."""
+    """A process of the demo failed."""
 
 
 def _environment(**more: str) -> dict[str, str]:
-    # A dozen processes on a few cores: more than one thread each would only be in the others' way.
+    # A dozen processes on a few cores: one thread each avoids oversubscription.
     return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **more}
 
 
@@ -36,19 +35,17 @@ class ServerProcess:
     def __init__(self, data: Path, log: Path) -> None:
         self.admin_token = secrets.token_urlsafe(32)
         command = [sys.executable, "-m", "fedbandit.cli.serve", "--data", str(data), "--port", "0", "--while-stdin"]
-        command.append(
-            "--open-dashboard"
-        )  # whoever runs the demo should see its dashboard; it serves this machine only
+        command.append("--open-dashboard")  # the demo's dashboard needs no token; it serves this machine only
         self._log = log
         with log.open("w", encoding="utf-8") as errors:
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE,  # closes when we end, however we end, and the server ends with it
+                stdin=subprocess.PIPE,  # closes when this process ends, even by SIGKILL, and the server ends with it
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
                 env=_environment(FEDBANDIT_ADMIN_TOKEN=self.admin_token),
-                start_new_session=True,  # Ctrl-C is for us: we end it when its agents have ended
+                start_new_session=True,  # Ctrl-C is handled here: the server is stopped after its agents
             )
         self.url = self._address()
 
@@ -67,19 +64,19 @@ class ServerProcess:
         raise DemoFailed(f"the server did not start:\n{self._log.read_text(encoding='utf-8')[-2000:]}")
 
     def stop(self) -> None:
-        """As an operator stops it."""
-        _end(self._process, gently=True)
+        """Stop it with SIGTERM."""
+        _stop(self._process, graceful=True)
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def wait(self) -> None:
-        """Until somebody else stops it."""
+        """Wait until it ends."""
         self._process.wait()
 
 
 @dataclass(slots=True)
 class AgentProcess:
-    """One agent and what is known about it; it may live in several processes, one after the other."""
+    """One agent and its progress; after a kill it continues in a new process."""
 
     name: str
     task_path: Path
@@ -92,13 +89,13 @@ class AgentProcess:
     version: int = 0
     n_bytes: int = 0
     state: str = "starting"
-    asked: int = -1  # the image that waits for its reward
+    asked: int = -1  # the image whose decision is pending
     resumed_at: int | None = None
-    carried_over: int = 0  # decisions whose reward came to the second process
+    carried_over: int = 0  # decisions whose reward was observed after the restart
     process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Begin, or begin again from the journal."""
+        """Start the process, or restart it from the journal."""
         if self.state == "killed":
             self.state = "restarting"
         with self.task_path.with_suffix(".log").open("a", encoding="utf-8") as errors:
@@ -110,22 +107,22 @@ class AgentProcess:
                 env=_environment(FEDBANDIT_TOKEN=self.token),
                 start_new_session=True,
             )
-        _reader(self.process, self._hear)
+        _reader(self.process, self._handle)
 
     def kill(self) -> None:
-        """SIGKILL: no goodbye, no flush."""
+        """Kill the process with SIGKILL, without a flush."""
         if self.process is not None and self.process.poll() is None:
             self.state = "killed"
             self.process.kill()
             self.process.wait()
 
     def stop(self) -> None:
-        """End it if it still runs."""
+        """Kill the process if it still runs."""
         if self.process is not None:
-            _end(self.process, gently=False)
+            _stop(self.process, graceful=False)
 
     def check(self) -> None:
-        """An agent that ended by itself before it was done has failed."""
+        """Raise `DemoFailed` if the agent exited before it was done."""
         if self.state in ("starting", "running", "restarting", "resumed") and self.process is not None:
             code = self.process.poll()
             if code is not None and code != 0:
@@ -142,16 +139,16 @@ class AgentProcess:
         """Over all images so far."""
         return sum(self.rewards.values()) / max(len(self.rewards), 1)
 
-    def _hear(self, line: str) -> None:
+    def _handle(self, line: str) -> None:
         try:
             found: dict[str, Any] = json.loads(line)
         except json.JSONDecodeError:
-            return  # cut off by the kill
+            return  # truncated by the kill
         if "start" in found:
             again = self.state == "restarting"
             self.state = "resumed" if again else "running"
             if again:
-                self.resumed_at, self.carried_over = found["start"], found["waiting"]
+                self.resumed_at, self.carried_over = found["start"], found["pending"]
             return
         if "asked" in found:
             self.asked = found["asked"]
@@ -165,20 +162,8 @@ class AgentProcess:
             self.state = "done"
 
 
-def make_agents(
-    tasks: dict[str, Task], tokens: dict[str, str], sizes: dict[str, int], folder: Path
-) -> list[AgentProcess]:
-    """Agents that have not started yet."""
-    agents = []
-    for name, task in tasks.items():
-        path = folder / f"{name}.json"
-        task.save(path)
-        agents.append(AgentProcess(name, path, sizes[name], tokens[name]))
-    return agents
-
-
-def _reader(process: subprocess.Popen[str], hear: Callable[[str], None]) -> None:
-    """A thread that passes on what a process prints, until it ends."""
+def _reader(process: subprocess.Popen[str], handle: Callable[[str], None]) -> None:
+    """Start a thread that passes each line of a process to `handle`, until it ends."""
     stdout = process.stdout
     if stdout is None:
         return
@@ -186,15 +171,15 @@ def _reader(process: subprocess.Popen[str], hear: Callable[[str], None]) -> None
     def read() -> None:
         with stdout:
             for line in stdout:
-                hear(line.rstrip("\n"))
+                handle(line.rstrip("\n"))
 
     threading.Thread(target=read, name="fedbandit-demo-reader", daemon=True).start()
 
 
-def _end(process: subprocess.Popen[str], *, gently: bool) -> None:
+def _stop(process: subprocess.Popen[str], *, graceful: bool) -> None:
     if process.poll() is not None:
         return
-    if gently:
+    if graceful:
         process.terminate()
         try:
             process.wait(15.0)

@@ -1,4 +1,4 @@
-"""The end of the demo: was it worth it, and is everything where it should be?"""
+"""The baselines of the demo, and the check that every observation counted exactly once."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedbandit.algorithms.base import Rule
 from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.algorithms.messages import n_bytes
 from fedbandit.algorithms.oful import OFUL
 from fedbandit.core.statistics import SufficientStats
-from fedbandit.demo.images import Images
+from fedbandit.demo.images import N_ARMS, Images
 from fedbandit.experiments.sharing_cost import SharingCost
+from fedbandit.simulation.participation import sequence
+from fedbandit.simulation.runner import simulate
+from fedbandit.simulation.worlds import from_arrays
 
 
 @dataclass(frozen=True, slots=True)
 class LearningResult:
-    """One way to learn: rewards in the order of the images, and what it cost."""
+    """One way to learn: rewards in the order of the images, messages and bytes."""
 
     name: str
     rewards: tuple[float, ...]
@@ -26,29 +30,53 @@ class LearningResult:
 
     @property
     def mean_reward(self) -> float:
-        """Over all images."""
+        """Mean reward over all images."""
         return float(np.mean(self.rewards))
 
     @property
     def late_reward(self) -> float:
-        """Over the last quarter, when there was something to have learnt."""
+        """Mean reward over the last quarter."""
         return float(np.mean(self.rewards[-len(self.rewards) // 4 :]))
 
 
 def alone(parts: Sequence[Images], *, beta: float, lam: float) -> LearningResult:
     """Every agent learns from its own images only; nothing is sent."""
-    rule = OFUL(dim=parts[0].dim, beta=beta, lam=lam)
-    agents = [rule.agent(str(m)) for m in range(len(parts))]
-    rewards = []
-    for m, n in _order(parts):
-        decision = agents[m].choose(parts[m].actions(n))
-        rewards.append(parts[m].reward(n, decision.index or 0))
-        agents[m].observe(decision, rewards[-1])
-    return LearningResult("alone", tuple(rewards), 0, 0)
+    return _simulated("alone", OFUL(dim=parts[0].dim, beta=beta, lam=lam), parts)
+
+
+def every_decision(parts: Sequence[Images], *, beta: float, lam: float) -> LearningResult:
+    """Each decision downloads before and uploads after: FedLinUCB with α = 0, `join` and `refresh="arrival"`."""
+    rule = FedLinUCB(dim=parts[0].dim, alpha=0.0, beta=beta, lam=lam, join=True, refresh="arrival")
+    return _simulated("two messages per decision", rule, parts)
+
+
+def everything_shared(parts: Sequence[Images], *, beta: float, lam: float) -> LearningResult:
+    """One model learns from each image immediately; counted as an upload and a download to all agents."""
+    return _simulated("a broadcast per decision", OFUL(dim=parts[0].dim, beta=beta, lam=lam, mode="shared"), parts)
+
+
+def _simulated(name: str, rule: Rule, parts: Sequence[Images]) -> LearningResult:
+    """The rule on the same images in the same order, by the simulator."""
+    order = _order(parts)
+    agents = [m for m, _ in order]
+    features = np.array([parts[m].actions(n) for m, n in order])
+    rewards = [[parts[m].reward(n, arm) for arm in range(N_ARMS)] for m, n in order]
+    world = from_arrays(features, rewards, agents=agents, shuffle=False)
+    trace = simulate(
+        rule,
+        world,
+        n_agents=len(parts),
+        n_rounds=len(order),
+        participation=sequence(agents),
+        record="all",
+        engine="reference",
+    )
+    earned = tuple(np.diff(trace.reward, prepend=0.0).tolist())
+    return LearningResult(name, earned, trace.n_messages, trace.n_messages * n_bytes(rule.dim))
 
 
 def sharing_cost(parts: Sequence[Images]) -> SharingCost:
-    """What sharing everything would send; a raw row is the context, the arm and the reward."""
+    """The cost of sharing everything; a raw row is the context, the arm and the reward."""
     return SharingCost(
         n_agents=len(parts),
         n_rounds=sum(map(len, parts)),
@@ -57,48 +85,18 @@ def sharing_cost(parts: Sequence[Images]) -> SharingCost:
     )
 
 
-def every_decision(parts: Sequence[Images], *, beta: float, lam: float) -> LearningResult:
-    """Each decision downloads before and uploads after: FedLinUCB with α = 0, `join` and `refresh="arrival"`."""
-    rule = FedLinUCB(dim=parts[0].dim, alpha=0.0, beta=beta, lam=lam, join=True, refresh="arrival")
-    server, agents = rule.server(), [rule.agent(str(m)) for m in range(len(parts))]
-    rewards, n_messages = [], 0
-    for m, n in _order(parts):
-        agent = agents[m]
-        if (pull := agent.arrive()) is not None:
-            agent.adopt(server.receive(pull))
-            n_messages += 1
-        decision = agent.choose(parts[m].actions(n))
-        rewards.append(parts[m].reward(n, decision.index or 0))
-        if (upload := agent.observe(decision, rewards[-1])) is not None:
-            agent.adopt(server.receive(upload))  # a receipt: the download comes on arrival
-            n_messages += 1
-    return LearningResult("two messages per decision", tuple(rewards), n_messages, n_messages * n_bytes(parts[0].dim))
-
-
-def everything_shared(parts: Sequence[Images], *, beta: float, lam: float) -> LearningResult:
-    """One model learns from each image at once; as messages a broadcast: an upload, and a download to everybody."""
-    agent = OFUL(dim=parts[0].dim, beta=beta, lam=lam).agent("all")
-    rewards = []
-    for m, n in _order(parts):
-        decision = agent.choose(parts[m].actions(n))
-        rewards.append(parts[m].reward(n, decision.index or 0))
-        agent.observe(decision, rewards[-1])
-    n_messages = sharing_cost(parts).broadcast
-    return LearningResult("a broadcast per decision", tuple(rewards), n_messages, n_messages * n_bytes(parts[0].dim))
-
-
 def _order(parts: Sequence[Images]) -> list[tuple[int, int]]:
     """(agent, image) in the order in which images were dealt out."""
     return sorted(((m, n) for m, part in enumerate(parts) for n in range(len(part))), key=lambda pair: pair[::-1])
 
 
 def in_order(parts: Sequence[Images], rewards: Sequence[dict[int, float]]) -> tuple[float, ...]:
-    """What the agents got, in the order in which images were dealt out."""
+    """The rewards of the agents in the order in which images were dealt out."""
     return tuple(rewards[m][n] for m, n in _order(parts))
 
 
 def seen(parts: Sequence[Images], arms: Sequence[dict[int, int]]) -> SufficientStats:
-    """The statistics of what the agents say they saw."""
+    """The statistics of what the agents reported."""
     rows = np.array([parts[m].actions(n)[arms[m][n]] for m, n in _order(parts)])
     rewards = np.array([parts[m].reward(n, arms[m][n]) for m, n in _order(parts)])
     return SufficientStats.of(rows, rewards)
@@ -106,7 +104,7 @@ def seen(parts: Sequence[Images], arms: Sequence[dict[int, int]]) -> SufficientS
 
 @dataclass(frozen=True, slots=True)
 class Conservation:
-    """What the agents saw against what the server holds (without λI)."""
+    """The agents' reported data against the server's (without λI)."""
 
     seen: SufficientStats
     held: SufficientStats

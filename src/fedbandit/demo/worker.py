@@ -1,8 +1,8 @@
-"""One agent of the demo, as a process: sees its images one after another, and tells what it does in lines of JSON.
+"""One agent of the demo as a process: it works through its images and reports progress as JSON lines.
 
-    python -m fedbandit.demo.worker task.json          (the token comes in FEDBANDIT_TOKEN)
+    python -m fedbandit.demo.worker task.json          (the token is in FEDBANDIT_TOKEN)
 
-Each choice is told before its reward is booked, so whoever reads along knows what was seen even if we are killed.
+Each choice is reported before its reward is observed, so the reports are complete even if the process is killed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fedbandit.demo.images import Images
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """Who, where, with which images, and how fast."""
+class AgentTask:
+    """The options of one agent process."""
 
     url: str
     model: str
@@ -32,48 +32,48 @@ class Task:
     state_dir: str
     pace_s: float  # mean time from one image to the next
     seed: int
-    forever: bool = False  # begin again with the first image after the last
+    forever: bool = False  # repeat the images without end
 
     def save(self, path: Path) -> None:
-        """To a file that the process reads."""
+        """Write the task to a file."""
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
-    def load(cls, path: Path) -> Task:
-        """The task of a file."""
+    def load(cls, path: Path) -> AgentTask:
+        """Read the task from a file."""
         return cls(**json.loads(path.read_text(encoding="utf-8")))
 
 
-def work(task: Task, token: str) -> None:
-    """Go through the images, from wherever an earlier process got to."""
+def work(task: AgentTask, token: str) -> None:
+    """Work through the images, from where an earlier process stopped."""
     images = Images.load(Path(task.images))
     with fb.connect(task.url, model=task.model, token=token, agent=task.agent, state_dir=task.state_dir) as agent:
         n = agent.status().rounds
         rng = np.random.default_rng([task.seed, n])
-        tell({"start": n, "waiting": agent.status().pending})
-        for decision in list(agent.pending):  # chosen by a process that was killed before the reward came
-            n = book(agent, images, n, decision)
+        report({"start": n, "pending": agent.status().pending})
+        for decision in list(agent.pending):  # chosen by a process that was killed before the reward arrived
+            n = observe_reward(agent, images, n, decision)
         while task.forever or n < len(images):
             decision = agent.choose(images.actions(n % len(images)))
-            tell({"asked": n})
-            time.sleep(rng.exponential(task.pace_s) / 2)  # people take their time to react
-            n = book(agent, images, n, decision)
+            report({"asked": n})
+            time.sleep(rng.exponential(task.pace_s) / 2)  # the delay of the reward
+            n = observe_reward(agent, images, n, decision)
             time.sleep(rng.exponential(task.pace_s) / 2)
         agent.flush(60.0)
-        tell({"done": True, **numbers(agent)})
+        report({"done": True, **counters(agent)})
 
 
-def book(agent: fb.LiveAgent, images: Images, n: int, decision: fb.Decision) -> int:
-    """Tell the choice for image n, then book its reward."""
+def observe_reward(agent: fb.LiveAgent, images: Images, n: int, decision: fb.Decision) -> int:
+    """Report the choice for image n, then observe its reward."""
     arm = -1 if decision.index is None else decision.index
     reward = images.reward(n % len(images), arm)
-    tell({"n": n, "arm": arm, "reward": reward, **numbers(agent)})
+    report({"n": n, "arm": arm, "reward": reward, **counters(agent)})
     agent.observe(decision, reward)
     return n + 1
 
 
-def numbers(agent: fb.LiveAgent) -> dict[str, Any]:
-    """What the display shows."""
+def counters(agent: fb.LiveAgent) -> dict[str, Any]:
+    """The counters that the display shows."""
     status = agent.status()
     return {
         "exchanges": status.exchanges,
@@ -83,13 +83,13 @@ def numbers(agent: fb.LiveAgent) -> dict[str, Any]:
     }
 
 
-def tell(line: dict[str, Any]) -> None:
-    """To whoever reads along, at once."""
+def report(line: dict[str, Any]) -> None:
+    """Print one report, unbuffered."""
     print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":
     try:
-        work(Task.load(Path(sys.argv[1])), os.environ["FEDBANDIT_TOKEN"])
+        work(AgentTask.load(Path(sys.argv[1])), os.environ["FEDBANDIT_TOKEN"])
     except (KeyboardInterrupt, BrokenPipeError):
         os._exit(1)

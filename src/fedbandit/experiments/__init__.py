@@ -1,1 +1,1 @@
-"""Questions and answers: specs that name runs, sweeps that make them, studies that read them (the `lab` extra)."""
+"""Experiments: specs that name runs, sweeps that make them, studies that read them (the `lab` extra)."""

@@ -1,7 +1,7 @@
 """The systems that the studies compare, with the settings their papers give them.
 
-Studies may give every system the same radius, so that they differ in nothing else; for the eager ones it is a number
-without a promise, and `deliberate_radius` says that this is known.
+Studies may give every system the same radius, so that they differ in nothing else; for eager systems that radius has no
+guarantee, and `deliberate_radius` suppresses the warning about it.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ def synchronous(*, dim: int, beta: Beta, threshold: float, lam: float = 1.0, enr
 
 
 def shared(*, dim: int, beta: Beta, lam: float = 1.0) -> OFUL:
-    """One model for all, every observation sent to everybody."""
+    """One model for all agents, with every observation broadcast."""
     return OFUL(dim=dim, beta=beta, lam=lam, mode="shared")
 
 
 def alone(*, dim: int, beta: Beta, lam: float = 1.0) -> OFUL:
-    """M learners who never speak."""
+    """M independent learners."""
     return OFUL(dim=dim, beta=beta, lam=lam, mode="independent")
 
 
 def wang_threshold(*, dim: int, n_agents: int, n_rounds: int) -> float:
-    """D = T_m log(M T_m)/(dM) with T_m = T/M rounds an agent: the setting of DisLinUCB's own theorem."""
+    """D = T_m log(M T_m)/(dM) with T_m = T/M rounds per agent: the setting of DisLinUCB's own theorem."""
     own = n_rounds / n_agents
     return own * math.log(max(n_rounds, 2)) / (dim * n_agents)
 

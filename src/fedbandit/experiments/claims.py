@@ -1,7 +1,7 @@
 """The rules by which studies make statements: a claim is made only where an interval implies it.
 
 A mean below a limit is no reason to write "less than": the seeds may not decide it. Every rule here takes intervals and
-returns either a claim that holds for each value inside of them, or words that leave the question open.
+returns either a claim that holds for each value inside them, or a text that leaves the question open.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def says_part(part: Interval, wanted: float) -> str:
 
 
 def says_truth(value: Interval, truth: float) -> str:
-    """How an estimate stands to a known truth: off, or how far off it can be at most."""
+    """Whether an estimate is biased against a known truth, or by how much it can be off at most."""
     if not value.contains(truth):
         return "is biased"
     if not math.isfinite(value.half):
@@ -86,7 +86,7 @@ def says_truth(value: Interval, truth: float) -> str:
 
 
 def says_rate(measured: Interval, promised: float, *, slack: float = 0.02) -> str:
-    """How a fitted exponent stands to that of a rate: above it, within it, or undecided."""
+    """Whether a fitted exponent is above that of a rate, within it, or undecided."""
     return {ABOVE: ABOVE, BELOW: "within", UNDECIDED: UNDECIDED}[side(measured, promised + slack)]
 
 
@@ -107,7 +107,7 @@ def says_few(relative: Sequence[Interval], *, percent: int = 5) -> str:
 
 def says_coverage(held: Interval, promised: float) -> str:
     """Whether a radius fails, from the share of runs in which it held."""
-    return "fails as it must" if side(held, promised) == BELOW else "is not shown to fail"
+    return "fails as expected" if side(held, promised) == BELOW else "is not shown to fail"
 
 
 def says_order(steps: Sequence[Interval]) -> str:

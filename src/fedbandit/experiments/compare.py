@@ -40,7 +40,7 @@ class Interval:
 
 
 def interval(values: ArrayLike, *, level: float = LEVEL) -> Interval:
-    """Mean and Student's t interval of one number a seed.
+    """Mean and Student's t interval of one number per seed.
 
     >>> f"{interval([1.0, 2.0, 3.0]):.2f}"
     '2.00 ± 2.48'
@@ -64,10 +64,10 @@ def log_interval(values: ArrayLike, *, level: float = LEVEL) -> Interval:
         return Interval(float(np.exp(inner.mean)), float(np.exp(inner.low)), float(np.exp(inner.high)), inner.n)
 
 
-def share(hits: ArrayLike, *, level: float = LEVEL) -> Interval:
+def proportion(hits: ArrayLike, *, level: float = LEVEL) -> Interval:
     """The share of seeds where something held, with Clopper and Pearson's exact interval.
 
-    >>> share([True] * 20).low > 0.8
+    >>> proportion([True] * 20).low > 0.8
     True
     """
     from scipy import stats
@@ -80,7 +80,7 @@ def share(hits: ArrayLike, *, level: float = LEVEL) -> Interval:
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[Vector, Vector]:
-    """Two measures seed by seed, over the seeds that both have: the same chances for both, so most noise cancels."""
+    """Two measures seed by seed, over the common seeds: both use the same random numbers, so most noise cancels."""
     seeds = sorted(ours.keys() & theirs.keys())
     return np.array([ours[s] for s in seeds]), np.array([theirs[s] for s in seeds])
 
@@ -100,7 +100,7 @@ def ratio(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Interval:
 def ratio_of_means(numerators: ArrayLike, denominators: ArrayLike, *, level: float = LEVEL) -> Interval:
     """Mean of the numerators over mean of the denominators, paired by seed, with Fieller's interval.
 
-    Both means are uncertain and the interval knows it. Where the seeds do not even decide the sign of the denominator,
+    The interval accounts for the uncertainty of both means. Where the seeds do not decide the sign of the denominator,
     any ratio is possible and the interval is infinite.
 
     >>> f"{ratio_of_means([0.9, 1.0, 1.1], [1.9, 2.0, 2.1]):.2f}"

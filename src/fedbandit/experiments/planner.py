@@ -1,4 +1,4 @@
-"""What a fleet would cost before it exists: the theory's promises, and a small simulation scaled up."""
+"""The expected cost of a planned fleet: bounds from theory, and a small simulation scaled up."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class PlannedFleet:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
-    """What theory says for one α: at most this many messages, and the radii that cover θ*."""
+class TheoryBounds:
+    """The theory for one α: the largest number of messages, and the radii that cover θ*."""
 
     alpha: float
     messages: float
@@ -53,7 +53,7 @@ class Promise:
     paper: float
 
 
-def promise(fleet: PlannedFleet, alpha: float) -> Promise:
+def theory_bounds(fleet: PlannedFleet, alpha: float) -> TheoryBounds:
     """Message bound and radii at the end of the horizon, with the largest information ρ that T rounds can bring."""
     at_least(alpha, 0.0, "alpha", strictly=True)
     d, T, M, lam = fleet.dim, fleet.n_rounds, fleet.n_agents, fleet.lam
@@ -62,7 +62,7 @@ def promise(fleet: PlannedFleet, alpha: float) -> Promise:
     bound = theory.message_bound(dim=d, n_agents=M, n_rounds=T, lam=lam, alpha=alpha, action_bound=L)
     common = {"noise_scale": R, "theta_bound": S, "delta": fleet.delta, "lam": lam}
     sized = {**common, "dim": d, "n_agents": M, "n_rounds": T, "alpha": alpha}
-    return Promise(
+    return TheoryBounds(
         alpha,
         min(bound, 2.0 * T),
         theory.exogenous_radius(rho=rho, **common),
@@ -71,8 +71,8 @@ def promise(fleet: PlannedFleet, alpha: float) -> Promise:
     )
 
 
-def promised_alpha(fleet: PlannedFleet, messages: float) -> float | None:
-    """The smallest α whose message bound keeps a budget; None if none is promised to: an epoch may cost 2M."""
+def alpha_within_bound(fleet: PlannedFleet, messages: float) -> float | None:
+    """The smallest α whose message bound is within a budget; None if there is none: an epoch may cost 2M."""
     epochs = theory.max_epochs(dim=fleet.dim, n_rounds=fleet.n_rounds, lam=fleet.lam, action_bound=fleet.action_bound)
     if messages >= 2 * fleet.n_rounds:
         return 0.0
@@ -85,7 +85,7 @@ def expected_messages(fleet: PlannedFleet, alpha: float) -> float:
 
     When the server's data is n·I/d, an agent that adds its own k rows multiplies the determinant by (1 + k/n)^d, so it
     exchanges after k = n((1+α)^(1/d) − 1) rounds of its own, while the fleet plays M times as many: its exchanges are
-    spaced by the factor e^s = 1 + M((1+α)^(1/d) − 1) in n. While n < M/s that would be more than one exchange a round
+    spaced by the factor e^s = 1 + M((1+α)^(1/d) − 1) in n. While n < M/s that would be more than one exchange per round
     of its own, so at first every round is an exchange. The prior counts as λd/L² rows.
     """
     prior = fleet.lam * fleet.dim / fleet.action_bound**2
@@ -128,12 +128,12 @@ class Simulations:
         return self._scaled(alpha, self.trials[alpha].correction)
 
     def alpha_for(self, messages: float) -> float | None:
-        """The smallest α expected to keep a budget; None if no α up to a million does."""
+        """The smallest α expected to stay within a budget; None if no α up to a million does."""
         for alpha in (1e-3, 1e-1, 1e1, 1e3):
             self.messages(alpha)
         for _ in range(6):
             found = self._solve(messages)
-            if found is None or self.messages(found) <= messages:  # simulates there, which sharpens the next look
+            if found is None or self.messages(found) <= messages:  # simulates there, which improves the next estimate
                 return found
             messages *= 0.99
         return found
@@ -157,7 +157,7 @@ class Simulations:
 
     def _try(self, alpha: float) -> Trial:
         expected, most = expected_messages(self.small, alpha), 2.0 * self.small.n_rounds
-        if expected >= most:  # an exchange every round: nothing to learn from simulating it
+        if expected >= most:  # an exchange every round: simulating it adds nothing
             return Trial(alpha, most, most, was_needed=False)
         fleet = self.small
         rule = FedLinUCB(dim=fleet.dim, alpha=alpha, beta=1.0, lam=fleet.lam)
@@ -178,11 +178,11 @@ def small_fleet(fleet: PlannedFleet, budget: int) -> PlannedFleet:
     return replace(fleet, n_agents=n_agents, n_rounds=min(fleet.n_rounds, budget, n_agents * own))
 
 
-def bytes_a_day(fleet: PlannedFleet, messages: float, days: float) -> float:
+def bytes_per_day(fleet: PlannedFleet, messages: float, days: float) -> float:
     """Bytes of statistics on the wire in a day."""
-    return messages * bytes_a_message(fleet) / days
+    return messages * bytes_per_message(fleet) / days
 
 
-def bytes_a_message(fleet: PlannedFleet) -> int:
+def bytes_per_message(fleet: PlannedFleet) -> int:
     """Bytes of one upload or download."""
     return n_bytes(fleet.dim)

@@ -1,4 +1,4 @@
-"""The runs of a study, found by what the study calls them."""
+"""The runs of a study, found by the study's own keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Keys = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One spec of a study with the study's own words for it, and the seeds it is run with."""
+    """One spec of a study with the study's own keys for it, and its seeds."""
 
     keys: Keys
     spec: RunSpec
@@ -65,6 +65,10 @@ class Group:
     def fact(self, name: str) -> dict[int, float]:
         """A single fact of each run, by seed."""
         return {seed: float(run.facts[name]) for seed, run in self.runs.items()}
+
+    def fact_mean(self, name: str) -> Interval:
+        """Mean and interval over seeds of a single fact."""
+        return interval(list(self.fact(name).values()))
 
     def mean(self, measure: str, round_number: int | None = None) -> Interval:
         """Mean and interval over seeds."""

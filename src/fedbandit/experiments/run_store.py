@@ -1,4 +1,4 @@
-"""Runs on disk: one parquet file each, with spec, seed, versions and seconds inside; whole or not at all."""
+"""Runs on disk: one parquet file each, with spec, seed, versions and seconds inside; written atomically."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RunStore:
         self.root = Path(root)
 
     def path(self, spec: RunSpec, seed: int) -> Path:
-        """Where a run is, or will be."""
+        """The path of a run."""
         return self.root / "runs" / spec.id / f"seed-{seed}.parquet"
 
     def has(self, spec: RunSpec, seed: int) -> bool:
@@ -58,7 +58,7 @@ class RunStore:
         return self.path(spec, seed).is_file()
 
     def save(self, spec: RunSpec, seed: int, outcome: RunOutcome, seconds: float) -> None:
-        """Write a finished run; an earlier failure of it is forgotten."""
+        """Write a finished run; an earlier failure of it is deleted."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 

@@ -1,11 +1,11 @@
-"""What the simple ways to share everything would send: the baselines beside every count of messages.
+"""The cost of sharing everything in simple ways: the baselines beside every count of messages.
 
 - Two messages per decision: each decision uploads its observation and downloads the result. This is FedLinUCB with
-  α = 0, `join` and `refresh="arrival"`, and its agents know all that one shared model knows.
+  α = 0, `join` and `refresh="arrival"`, and its agents decide on all data, as one shared model does.
 - A broadcast: each observation goes up and the new model goes down to all M agents, M + 1 messages per round. This is
-  Table 1's OFUL; nobody who can fetch a model before a decision would do it, so it makes every fleet look good.
+  Table 1's OFUL; fetching a model before each decision is always cheaper, so this baseline flatters every fleet.
 - Raw rows: each context goes to the server with its arm and its reward, in bytes. A message carries d(d+1)/2 + d + 3
-  numbers, so that statistics pay in bytes only when a fleet sees many more rows than it sends messages.
+  numbers, so that statistics save bytes only when a fleet sees many more rows than it sends messages.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SharingCost:
 
     @property
     def broadcast(self) -> int:
-        """Messages if each observation goes up and the model goes down to everybody: (M + 1)T."""
+        """Messages if each observation is uploaded and the model sent to all agents: (M + 1)T."""
         return (self.n_agents + 1) * self.n_rounds
 
     @property
@@ -74,7 +74,7 @@ class SharingCost:
 
 
 def human_bytes(n: float) -> str:
-    """Bytes as one reads them.
+    """Bytes as text with a unit.
 
     >>> human_bytes(172512), human_bytes(45_100_000)
     ('173 kB', '45.1 MB')
@@ -87,9 +87,9 @@ def human_bytes(n: float) -> str:
 
 
 def baseline_note(costs: Sequence[SharingCost]) -> str:
-    """The baselines of a study's fleets in words, as a range where there are several."""
+    """The baselines of a study's fleets as a sentence, with ranges where there are several."""
     return (
-        f"For scale: two messages per decision (α = 0 with join and arrival, which knows all that is known) would be "
+        f"For scale: two messages per decision (α = 0 with join and arrival, which uses all data) would be "
         f"{_range([c.two_per_decision for c in costs])} messages, a broadcast of every observation to all agents "
         f"(M + 1 per round) {_range([c.broadcast for c in costs])}; the raw rows (features of the choice and "
         f"reward, sent once) are {_range_bytes([c.raw_bytes for c in costs])}, a message is "

@@ -33,7 +33,7 @@ ID_DIGITS = 6
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunSpec:
-    """What is run: a rule, a world, who participates, how many agents and rounds, and by which driver.
+    """A run without its seed: rule, world, participation, numbers of agents and rounds, and driver.
 
     Two specs are equal if their canonical JSON is; `id` is the same in every session and on every machine.
 
@@ -68,7 +68,7 @@ class RunSpec:
 
     @functools.cached_property
     def id(self) -> str:
-        """Algorithm, world, sizes and tuning knob to read, and six digits of a hash to be sure."""
+        """A readable id: algorithm, world, sizes, tuning parameter, and six hex digits of a hash."""
         digest = hashlib.sha256(self.canonical.encode()).hexdigest()[:ID_DIGITS]
         parts = [_slug(self.rule), str(self.world["name"]), f"d{self.dim}", f"m{self.n_agents}", *_knob(self.rule)]
         if self.driver["name"] != "simulate":
@@ -87,16 +87,16 @@ class RunSpec:
         return hash(self.canonical)
 
     def make_rule(self) -> Rule:
-        """The rule, ready to make agents."""
+        """The rule object."""
         return rule_from_dict(dict(self.rule))
 
     def make_world(self) -> World:
-        """The world, ready to be streamed."""
+        """The world object."""
         world: World = _make(EVERY_WORLD, self.world, "world")
         return world
 
     def make_participation(self) -> Participation:
-        """Who is active."""
+        """The participation pattern."""
         pattern: Participation = _make(EVERY_PATTERN, self.participation, "participation")
         return pattern
 
@@ -161,7 +161,7 @@ def _make(known: Mapping[str, Callable[..., Any]], data: Mapping[str, Any], what
 
 
 def _canonical(value: Any) -> Any:
-    """The same values with one way to write each: whole floats as ints, infinity as a word, nothing for None."""
+    """The same values with one way to write each: whole floats as ints, infinity as text, None left out."""
     if isinstance(value, Mapping):
         return {str(key): _canonical(item) for key, item in sorted(value.items()) if item is not None}
     if isinstance(value, (list, tuple)):

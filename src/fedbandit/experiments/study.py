@@ -1,4 +1,4 @@
-"""A study: a question, the runs that can answer it, and how they do."""
+"""A study: a question, the runs that answer it, and their analysis."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class StudyAnswer:
-    """What the runs say: a sentence computed from them, the figure, the tables, and what to bear in mind.
+    """The result of a study: a sentence computed from the runs, the figure, the tables, and notes.
 
-    `others` are figures beside the report's own, by the word that stands behind the study's name in their file names.
+    `others` are figures beside the report's own, by the suffix of the study's name in their file names.
     """
 
     sentence: str
@@ -58,7 +58,7 @@ class StudyAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A question with its plan of runs and its way to read them."""
+    """A question with its plan of runs and its analysis."""
 
     name: str
     question: str
@@ -76,7 +76,7 @@ def tasks_of(cells: Sequence[Cell]) -> list[tuple[RunSpec, int]]:
 
 
 def save_plan(root: Path, name: str, size: str, cells: Sequence[Cell]) -> None:
-    """Write down what a study runs, so that it can be read again after the study itself has changed."""
+    """Save the plan of a study, so that its runs can be read after the study has changed."""
     plan = {"study": name, "size": size, "cells": [_cell_to_dict(cell) for cell in cells]}
     write_whole(root / "plans" / f"{name}.json", json.dumps(plan, indent=1, ensure_ascii=False).encode())
 

@@ -22,7 +22,7 @@ REPORT = "report.html"
 
 
 def plan_all(studies: Sequence[Study], size: Size, root: Path) -> list[Task]:
-    """Write down the plans of all studies; returns all their runs."""
+    """Save the plans of all studies; returns all their runs."""
     tasks: list[Task] = []
     for study in studies:
         cells = study.plan(size)
@@ -50,7 +50,7 @@ def present(studies: Sequence[Study], root: Path, out: Path) -> Path:
 
 
 def write_report(sections: Sequence[Section], out: Path) -> Path:
-    """Write the page of these sections; returns where it is."""
+    """Write the report of these sections; returns its path."""
     report = out / REPORT
     write_whole(report, render(sections).encode())
     return report
@@ -95,11 +95,11 @@ def _answer(study: Study, results: Results) -> StudyAnswer:
         try:
             return study.analyse(results)
         except (FedbanditError, LookupError, ArithmeticError, ValueError) as error:
-            # Runs that failed, or were not made yet, may leave a question open; the report must say so rather than not
-            # exist. Where all are there it is a defect of the study.
+            # Runs that failed, or were not made yet, may leave a question open; the report is written and says so.
+            # Where all runs are present it is a defect of the study.
             if not results.n_missing:
                 raise
             figure, (axis,) = panels(1, 1, height=1.0)
             axis.set_axis_off()
             axis.text(0.0, 0.5, "no figure: runs are missing", fontsize=11)
-            return StudyAnswer(f"No answer, for runs are missing: {error}", figure, "", ())
+            return StudyAnswer(f"No answer, because runs are missing: {error}", figure, "", ())

@@ -19,7 +19,7 @@ Watch = Callable[["Finished"], None]
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """One run is over: the processor time it took, and what came of it, or how it failed."""
+    """The outcome of one run: its processor time, and its result or its error."""
 
     task: Task
     seconds: float
@@ -29,7 +29,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What a sweep did: runs made now, runs that were there already, and those that failed."""
+    """The result of a sweep: numbers of runs made and found, and the runs that failed."""
 
     n_run: int
     n_found: int
@@ -55,7 +55,7 @@ def sweep(
     cluster: Cluster | None = None,
     watch: Watch | None = None,
 ) -> Tally:
-    """Run every (spec, seed) that is not on disk yet; by a KeyboardInterrupt nothing finished is lost.
+    """Run every (spec, seed) that is not on disk yet; a KeyboardInterrupt loses no finished run.
 
     `n_jobs` are processes on this machine (all cores when left out); with a `cluster` the runs go to Ray instead.
     """
@@ -83,7 +83,7 @@ def run_one(task: Task) -> Finished:
     try:
         with threadpool_limits(limits=1):
             outcome = play(spec, seed)
-    except Exception as error:  # noqa: BLE001 - whatever a run dies of belongs in the report, not in the way of others
+    except Exception as error:  # noqa: BLE001 - any error of a run is reported and must not stop the others
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         failure = FailedRun(spec.id, seed, text, traceback.format_exc())
         return Finished(task, time.process_time() - started, None, failure)
@@ -91,7 +91,7 @@ def run_one(task: Task) -> Finished:
 
 
 def _every(tasks: Sequence[Task], n_jobs: int, cluster: Cluster | None) -> Iterator[Finished]:
-    """All runs as they finish. When workers die, those who might have killed them go on alone, one by one."""
+    """All runs as they finish. When workers die, the runs that may be the cause are repeated one by one."""
     waiting = list(tasks)
     while waiting:
         done: set[Task] = set()
@@ -121,7 +121,7 @@ def _refuse_twins(specs: Iterable[RunSpec]) -> None:
     seen: dict[str, RunSpec] = {}
     for spec in specs:
         if seen.setdefault(spec.id, spec) != spec:
-            raise InvalidParameter(f"two different specs share the id {spec.id}; change one of them a little")
+            raise InvalidParameter(f"two different specs share the id {spec.id}; change an option of one of them")
 
 
 __all__ = ["Cluster", "Finished", "Tally", "Task", "pending", "run_one", "sweep"]

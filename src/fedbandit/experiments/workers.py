@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A Ray cluster: the one at `address`, or a local one of `n_cpus` that lives as long as the sweep."""
+    """A Ray cluster: the one at `address`, or a local one of `n_cpus` for the duration of the sweep."""
 
     address: str | None = None
     n_cpus: int | None = None
@@ -28,7 +28,7 @@ class Cluster:
 
 
 class WorkersDied(Exception):
-    """Processes were killed under us; `in_flight` are the tasks that had been handed out and not come back."""
+    """Worker processes were killed; `in_flight` are the tasks that were handed out and not finished."""
 
     def __init__(self, in_flight: Sequence[Task], reason: str) -> None:
         super().__init__(reason)
@@ -54,13 +54,13 @@ def _locally(function: Callable[[Task], T], tasks: Sequence[Task], n_jobs: int) 
             handed_out.append(task)
             yield joblib.delayed(function)(task)
 
-    # joblib takes one job as "in this very process", which a dying run would take with it: idle second worker instead.
+    # joblib runs one job in this process, which a crashing run would end: use an idle second worker instead.
     with joblib.parallel_config(backend="loky", n_jobs=max(2, n_jobs), inner_max_num_threads=1):
         parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch=n_jobs)
         results = parallel(hand_out())
         try:
             with warnings.catch_warnings():
-                # Big fleets make a worker's memory grow; loky then replaces it by a fresh one, which is what we want.
+                # Big fleets make a worker's memory grow; loky then replaces it by a fresh one, as intended.
                 warnings.filterwarnings("ignore", message="A worker stopped while some jobs", category=UserWarning)
                 yield from results
         except TerminatedWorkerError as error:

@@ -1,1 +1,1 @@
-"""A world in memory: decision sets, rewards, who is active, and the loop of Algorithm 1."""
+"""Simulation in memory: worlds, participation patterns, and the loop of Algorithm 1."""

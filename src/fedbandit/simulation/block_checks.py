@@ -1,4 +1,4 @@
-"""Checks of what a world and a participation pattern return, made before any engine reads it.
+"""Checks of what a world and a participation pattern return, made before an engine reads it.
 
 Kernels index arrays without bounds checks, and worlds and participation patterns are user code: an agent number beyond
 the fleet or a row number beyond the table would read foreign memory. Both engines take their blocks from

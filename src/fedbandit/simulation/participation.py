@@ -1,4 +1,4 @@
-"""Who is active at round t: evenly, skewed, in bursts, with outages, in turn, by a list, or in episodes."""
+"""Participation patterns: which agent is active in each round."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fedbandit.errors import InvalidParameter
 from fedbandit.registry import Registry
 from fedbandit.simulation.worlds import Index, World
 
-Draw = Callable[[int], Index]  # how many rounds -> who is active in each
+Draw = Callable[[int], Index]  # number of rounds -> the active agent of each
 
 
 class Participation(Protocol):
-    """Who is active: `start` returns a function that gives the next n active agents."""
+    """A participation pattern; `start` returns a function that gives the next n active agents."""
 
     name: ClassVar[str]
 
@@ -39,7 +39,7 @@ class Even:
 
 @dataclass(frozen=True)
 class Zipf:
-    """Agent m with probability ∝ 1/(m+1)^exponent: few act often, many seldom."""
+    """Agent m with probability ∝ 1/(m+1)^exponent: few agents act often, many rarely."""
 
     name: ClassVar[str] = "zipf"
     exponent: float = 1.0
@@ -157,7 +157,7 @@ class Explicit:
 
 @dataclass(frozen=True)
 class Episodes:
-    """Algorithm 2: in episode k the agents of P_k act one after another; the sets repeat when they are through."""
+    """Algorithm 2: in episode k the agents of P_k act one after another; the sets repeat after the last one."""
 
     name: ClassVar[str] = "episodes"
     sets: tuple[tuple[int, ...], ...]
@@ -229,7 +229,7 @@ class ByRows:
 
 
 class HasRows(Protocol):
-    """A world from data knows how many rows each agent owns."""
+    """A world from data: it has the number of rows of each agent."""
 
     @property
     def row_counts(self) -> tuple[int, ...]: ...
@@ -243,7 +243,7 @@ def by_rows(world: HasRows) -> ByRows:
 
 
 def as_pattern(participation: Participation | str | None, world: World) -> Participation:
-    """Who is active, by object or by name; uniformly at random when None."""
+    """The participation pattern of an object or a name; uniformly at random when None."""
     if participation is None:
         return Even()
     if isinstance(participation, str):

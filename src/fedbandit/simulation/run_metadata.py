@@ -1,4 +1,4 @@
-"""What a run was, as plain values: rule, world, participation, sizes and seed, for traces and file names."""
+"""The description of a run as plain values: rule, world, participation, sizes and seed, for traces and file names."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 MOST_ITEMS = 1000  # of a list that is written out; a longer one is described by its hash
-NAMELESS = ("fedbandit", "engine")  # do not change what is run
+NAMELESS = ("fedbandit", "engine")  # do not change the run
 
 
 @functools.cache
 def installed_version() -> str:
-    """The version of fedbandit that plays."""
+    """The version of fedbandit."""
     try:
         return version("fedbandit")
     except PackageNotFoundError:  # run from sources that were never installed

@@ -58,7 +58,7 @@ class SimulatedFleet:
         return agent
 
     def end_round(self, agent: BaseAgent, decision: Decision, reward: float, upload: Upload | None) -> None:
-        """Deliver what the agent wants to send after it has learnt the reward."""
+        """Deliver the upload that the agent triggers after it has observed the reward."""
         if upload is not None:
             self.exchange(upload)
 
@@ -76,7 +76,7 @@ class SimulatedFleet:
                     requests.append(upload)
 
     def adopt(self, reply: Reply) -> Upload | None:
-        """Hand a reply to its agent and count the switches; the upload that is due in turn."""
+        """Hand a reply to its agent and count the switches; returns the upload that this triggers."""
         agent = self.agent(reply.agent_id)
         before = agent.n_switches
         upload = agent.adopt(reply)
@@ -174,7 +174,7 @@ def simulate(
     progress: Progress | None = None,
     engine: str = "auto",
 ) -> Trace:
-    """Play `n_rounds` rounds of `rule` in `world` and return what happened.
+    """Play `n_rounds` rounds of `rule` in `world` and return the trace.
 
     All rules see the same decision sets, noise and active agents for the same seed. `participation` is one of
     `fb.participation`, or its name. `record` is "log" (about 200
@@ -203,7 +203,7 @@ def simulate(
 def _played(
     engine: str, rule: Rule, world: World, pattern: Participation, run: dict[str, Any], progress: Progress | None
 ) -> Trace:
-    """The trace by machine code where it is asked for, or possible and not declined: the one choice of the engine."""
+    """The trace of the compiled engine where it is requested, or possible and not declined."""
     if not is_among(engine, ("auto", "reference", "compiled")):
         raise InvalidParameter(f"expected engine 'auto', 'reference' or 'compiled', got {engine!r}")
     if engine == "compiled" and find_spec("numba") is None:

@@ -1,4 +1,4 @@
-"""What happened in a run, as columns: regret, the four units of communication, switches."""
+"""The trace of a run as columns: regret, the four units of communication, switches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = ("rounds", "regret", "reward", "messages_up", "messages_down", "switch
 class Trace:
     """Cumulative columns at the recorded rounds. `rounds` counts from 1; the last recorded round is the end.
 
-    With `record="all"` there are also `agents` and `choices` (row chosen, −1 where the set is infinite), one entry a
+    With `record="all"` there are also `agents` and `choices` (row chosen, −1 where the set is infinite), one entry per
     round.
     """
 
@@ -42,7 +42,7 @@ class Trace:
 
     @property
     def id(self) -> str | None:
-        """Twelve digits that stand for the whole run (rule, world, participation, sizes, record, seed)."""
+        """Twelve hex digits of a hash of the whole run (rule, world, participation, sizes, record, seed)."""
         return None if self.about is None else run_id(self.about)
 
     @property
@@ -62,12 +62,12 @@ class Trace:
 
     @property
     def n_scalars(self) -> int:
-        """Numbers that travelled, d(d+1)/2 + d a message."""
+        """Numbers sent, d(d+1)/2 + d per message."""
         return self.n_messages * n_scalars(self.dim)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that travelled as numbers on our wire."""
+        """Bytes sent for these numbers on the wire."""
         return self.n_messages * n_bytes(self.dim)
 
     def at(self, round_number: int) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Trace:
         return {name: getattr(self, name)[found[0]].item() for name in COLUMNS}
 
     def save(self, path: str | Path) -> None:
-        """Write the columns to an .npz file, with what the run was (`about`)."""
+        """Write the columns to an .npz file, with the description of the run (`about`)."""
         columns = {name: getattr(self, name) for name in COLUMNS}
         if self.agents is not None and self.choices is not None:
             columns |= {"agents": self.agents, "choices": self.choices}
@@ -122,7 +122,7 @@ def rounds_to_record(record: str | Sequence[int], n_rounds: int) -> Index:
 
 
 class Recorder:
-    """Collects the columns while a run goes on."""
+    """Collects the columns during a run."""
 
     def __init__(self, dim: int, n_rounds: int, record: str | Sequence[int]) -> None:
         self.dim = dim
@@ -135,7 +135,7 @@ class Recorder:
         self.choices = np.empty(n_rounds, dtype=np.int64) if everything else None
 
     def note(self, t: int, agent: int, choice: int, totals: tuple[float, float, int, int, int]) -> None:
-        """Round t (from 1) is over; `totals` are regret, reward, messages up, messages down, switches so far."""
+        """Record round t (from 1); `totals` are regret, reward, messages up, messages down, switches so far."""
         if self.agents is not None and self.choices is not None:
             self.agents[t - 1] = agent
             self.choices[t - 1] = choice
@@ -145,7 +145,7 @@ class Recorder:
             self.next += 1
 
     def note_block(self, t: int, agents: Index, choices: Index, sums: Matrix, counts: Index) -> None:
-        """Rounds t+1 … t+n are over, n the number of `agents`; `sums` (n, 2) and `counts` (n, 3) are totals."""
+        """Record rounds t+1 … t+n, n the number of `agents`; `sums` (n, 2) and `counts` (n, 3) are totals."""
         n = len(agents)
         if self.agents is not None and self.choices is not None:
             self.agents[t : t + n] = agents

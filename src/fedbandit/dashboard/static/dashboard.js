@@ -232,7 +232,7 @@ function followTheme() {
     try {
       localStorage.setItem("fedbandit-theme", next);
     } catch {
-      // The choice is lost on the next load, then.
+      // Without storage the choice lasts until the next load.
     }
     label();
   });
@@ -240,7 +240,7 @@ function followTheme() {
   label();
 }
 
-// -- go
+// -- start
 
 for (const host of document.querySelectorAll("[data-chart]")) charts.push(new Chart(host));
 const widths = new ResizeObserver(() => charts.forEach((chart) => chart.redraw()));

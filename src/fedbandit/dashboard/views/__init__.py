@@ -1,1 +1,1 @@
-"""One view per module, each a function from a look to a frame."""
+"""One view per module, each a function from a `ViewContext` to a `RenderedView`."""

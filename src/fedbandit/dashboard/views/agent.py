@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fedbandit.dashboard.chart_series import ChartSeries, recent_means, series_of
+from fedbandit.dashboard.chart_series import ChartSeries, mean_reward, recent_means, series_of
 from fedbandit.dashboard.components import (
     LiveParts,
     RenderedView,
@@ -64,15 +64,13 @@ async def agent(context: ViewContext) -> RenderedView:
 
 
 def _head(name: str, here: AgentRecord) -> Html:
-    everybody = url("models", name, "agents")
-    path = breadcrumbs(("Models", "/"), (name, url("models", name)), ("agents", everybody), here=here.name)
+    agents = url("models", name, "agents")
+    path = breadcrumbs(("Models", "/"), (name, url("models", name)), ("agents", agents), here=here.name)
     return tag("div", path, tag("h1", here.name), class_="view-head")
 
 
 def _tiles(insight: ModelInsight, here: AgentRecord, share: float) -> Html:
     model = insight.model
-    mean = here.reward_sum / here.n_obs if here.n_obs else None
-    fleet = model.reward_sum / model.n_obs if model.n_obs else None
     behind = model.version - here.model_version
     stale = f"{plural(behind, 'change')} behind at its last upload" if here.n_uploads else "no upload yet"
     state = "revoked, its contribution stays" if here.revoked else stale
@@ -81,7 +79,7 @@ def _tiles(insight: ModelInsight, here: AgentRecord, share: float) -> Html:
     return tiles(
         tile("Last seen", when(here.last_seen), state, state="warn" if here.revoked or here.quarantined else ""),
         tile("Share of information", percent(share), _fair(share, model.n_agents)),
-        tile("Mean reward", number(mean), f"the fleet's is {number(fleet)}"),
+        tile("Mean reward", number(mean_reward(here)), f"the fleet's is {number(mean_reward(model))}"),
         tile("Observations", count(here.n_obs), f"{count(here.unsent)} more unsent, as reported"),
         tile("Uploads", count(here.n_uploads), size(here.n_bytes)),
     )
@@ -125,7 +123,7 @@ def _influence(insight: ModelInsight, here: AgentRecord, influence: Influence | 
     if influence is None:
         none = "Its contribution is not in the model" if here.quarantined else "No contribution yet"
         return panel(title, empty_state(none))
-    beta = insight.guarantee.beta
+    beta = influence.beta
     compared = f", {percent(influence.shift / beta)} of the radius β = {number(beta)}" if beta else ""
     text = [
         f"Without its data θ̂ would move by {number(influence.shift)} in the model's own metric ‖·‖",

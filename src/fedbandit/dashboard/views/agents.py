@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Mapping
 
+from fedbandit.dashboard.chart_series import mean_reward
 from fedbandit.dashboard.components import (
     LiveParts,
     RenderedView,
@@ -25,7 +26,7 @@ from fedbandit.service.model import Model, alpha_of
 from fedbandit.service.stores.base import AgentPage, AgentRecord, PageQuery
 
 PER_PAGE = 25
-# Column -> its heading, the order a first click gives, and whether a phone shows it.
+# Column -> its heading, the order after a first click, and whether narrow screens show it.
 SORTED: Mapping[str, tuple[str, str, bool]] = {
     "name": ("Agent", "name", True),
     "last_seen": ("Last seen", "-last_seen", True),
@@ -109,7 +110,7 @@ def _no_agents(name: str, query: PageQuery, total: int) -> Html:
         return empty_state("No agent has a name that contains this", tag("p", clear))
     return empty_state(
         "No agent is enrolled yet",
-        tag("p", "Create a token for one, and start it with that:"),
+        tag("p", "Create a token for an agent, and connect with it:"),
         tag("pre", tag("code", f"fedbandit agents add {name} shop-1"), tabindex=0),
     )
 
@@ -131,13 +132,12 @@ def _row(model: Model, agent: AgentRecord, share: float, most: float) -> list[Ch
     revoked = tag("span", "revoked", class_="kind warn") if agent.revoked else None
     quarantined = tag("span", "in quarantine", class_="kind warn") if agent.quarantined else None
     link = tag("a", agent.name, href=url("models", name, "agents", agent.name))
-    mean = agent.reward_sum / agent.n_obs if agent.n_obs else None
     return [
         tag("th", link, " ", revoked, quarantined, scope="row", class_="name"),
         tag("td", bar(share, most, percent(share)), tag("span", percent(share)), class_="share"),
         tag("td", when(agent.last_seen)),
         number_cell(count(agent.n_obs), wide_only=True),
-        number_cell(number(mean), wide_only=True),
+        number_cell(number(mean_reward(agent)), wide_only=True),
         number_cell(count(agent.n_uploads), wide_only=True),
         number_cell(count(agent.unsent), wide_only=True),
         number_cell(number(alpha_of(agent.growth)) if agent.n_uploads else "–", wide_only=True),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from fedbandit.core import radius as radii
-from fedbandit.dashboard.chart_series import ChartSeries, recent_means, series_of
+from fedbandit.dashboard.chart_series import ChartSeries, mean_reward, recent_means, series_of
 from fedbandit.dashboard.components import (
     LiveParts,
     RenderedView,
@@ -57,10 +58,13 @@ async def model(context: ViewContext) -> RenderedView:
             _reward(here, list(compared), context.query.get("with", ""), top.agents),
             _exchanges(parts, here),
             _information(parts, insight),
-            _alpha(insight),
-            parts.add("guarantee", model_panels.guarantee(insight, fleet), class_="cell"),
-            parts.add("theta", model_panels.theta(insight), class_="cell"),
-            parts.add("shares", model_panels.shares(insight, largest), class_="cell"),
+            tag("div", _alpha(insight), parts.add("shares", model_panels.shares(insight, largest)), class_="stack"),
+            tag(
+                "div",
+                parts.add("guarantee", model_panels.guarantee(insight, fleet)),
+                parts.add("theta", model_panels.theta(insight)),
+                class_="stack",
+            ),
             parts.add("events", model_panels.events(name, events[:12]), class_="cell wide"),
             class_="grid",
         ),
@@ -69,7 +73,7 @@ async def model(context: ViewContext) -> RenderedView:
 
 
 def _without_data(insight: ModelInsight, fleet: FleetSummary, events: list[Event]) -> RenderedView:
-    """A model before its first upload: what to do next instead of charts."""
+    """A model before its first upload: the next step instead of charts."""
     name = insight.model.settings.name
     parts = LiveParts()
     if fleet.n_agents:
@@ -126,7 +130,6 @@ def radius_words(radius: radii.AnyRadius) -> str:
 def _tiles(insight: ModelInsight, fleet: FleetSummary, recent: ChartSeries) -> Html:
     here, guarantee = insight.model, insight.guarantee
     name = here.settings.name
-    mean = here.reward_sum / here.n_obs if here.n_obs else None
     last = next((y for y in reversed(recent.y) if y is not None), None)
     unsent = f"{count(fleet.unsent)} more unsent at {plural(fleet.n_with_unsent, 'agent')}"
     rate = f"1 per {number(here.n_obs / here.n_uploads, 2)} observations" if here.n_uploads else "none yet"
@@ -134,11 +137,11 @@ def _tiles(insight: ModelInsight, fleet: FleetSummary, recent: ChartSeries) -> H
     odd = [f"{count(fleet.n_silent)} never active"] if fleet.n_silent else []
     odd += [f"{count(fleet.n_revoked)} revoked"] if fleet.n_revoked else []
     odd += [f"{count(fleet.n_quarantined)} in quarantine"] if fleet.n_quarantined else []
-    needed = guarantee.beta_needed if guarantee.verdict != "none" else None
+    needed = guarantee.beta_needed if guarantee.verdict == "contradicted" else None
     is_short = needed is not None and needed > guarantee.beta
     alpha = f"the model's α is {setting(here.settings.alpha)}; up to {number(guarantee.normal_alpha, 2)} is normal"
     return tiles(
-        tile("Recent mean reward", number(last), f"{number(mean)} overall"),
+        tile("Recent mean reward", number(last), f"{number(mean_reward(here))} overall"),
         tile("Observations", count(here.n_obs), unsent if fleet.unsent else "none reported unsent"),
         tile("Exchanges", count(here.n_uploads), rate),
         tile("Agents", count(fleet.n_agents), active, *odd, href=url("models", name, "agents", sort="last_seen")),
@@ -183,44 +186,32 @@ def _compare(here: Model, asked: str, found: bool, top: list[AgentRecord]) -> Ht
 
 
 def _exchanges(parts: LiveParts, here: Model) -> Html:
-    drawn = chart(
-        "exchanges",
-        "Exchanges over time",
-        [{"series": "exchanges", "name": "exchanges", "style": "step"}],
-        unit="exchanges so far",
-        zero=True,
-    )
     text = f"{size(here.n_bytes)} received in {plural(here.n_uploads, 'upload')}, about as much sent back."
-    return panel("Exchanges", parts.add("bytes", text, element="p", class_="text"), drawn)
+    note = parts.add("bytes", text, element="p", class_="text")
+    return _step_panel("Exchanges", note, "exchanges", "Exchanges over time", "exchanges", unit="exchanges so far")
 
 
 def _information(parts: LiveParts, insight: ModelInsight) -> Html:
-    drawn = chart(
-        "information",
-        "Growth of the log-determinant over time",
-        [{"series": "information", "name": "log det", "style": "step"}],
-        unit="log det Σ − d log λ",
-        zero=True,
-    )
     rho, dim = insight.information, insight.model.settings.dim
     narrower = percent(1 - math.exp(-rho / (2 * dim)))
     text = f"{number(rho)} nats: on average intervals are {narrower} narrower than at the start."
-    return panel("Information gained", parts.add("information", text, element="p", class_="text"), drawn)
+    note = parts.add("information", text, element="p", class_="text")
+    label, unit = "Growth of the log-determinant over time", "log det Σ − d log λ"
+    return _step_panel("Information gained", note, "information", label, "log det", unit=unit)
 
 
 def _alpha(insight: ModelInsight) -> Html:
-    here = insight.model
-    drawn = chart(
-        "alpha",
-        "Effective alpha over time",
-        [{"series": "alpha", "name": "largest growth", "style": "step"}],
-        unit="α",
-        zero=True,
-        rules=[{"y": here.settings.alpha, "name": "the model's α"}],
-    )
     text = (
         "The largest determinant growth among the last 512 to 1,024 uploads. An upload includes the observation that "
         f"triggered it, which can raise the growth to {number(insight.guarantee.normal_alpha, 2)}; latency and "
         "outages raise it further."
     )
-    return panel("Effective alpha", tag("p", text, class_="text"), drawn)
+    rules = [{"y": insight.model.settings.alpha, "name": "the model's α"}]
+    note, label = tag("p", text, class_="text"), "Effective alpha over time"
+    return _step_panel("Effective alpha", note, "alpha", label, "largest growth", unit="α", rules=rules)
+
+
+def _step_panel(title: str, note: Html, series: str, label: str, line: str, **options: Any) -> Html:
+    """A panel with a chart of one step line from zero."""
+    lines = [{"series": series, "name": line, "style": "step"}]
+    return panel(title, note, chart(series, label, lines, zero=True, **options))

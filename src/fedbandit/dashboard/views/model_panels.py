@@ -26,7 +26,7 @@ KINDS = {
 
 
 def guarantee(insight: ModelInsight, fleet: FleetSummary) -> Html:
-    """What the radius is, what it would have to be, and which of its assumptions the data contradict."""
+    """The radius in use, the radius needed, and the assumptions that the data contradict."""
     found, here = insight.guarantee, insight.model
     facts = [
         ("β that agents use now", number(found.beta)),
@@ -50,12 +50,12 @@ def guarantee(insight: ModelInsight, fleet: FleetSummary) -> Html:
 
 
 def _unseen(fleet: FleetSummary) -> Html | None:
-    """How many agents sent nothing recently: their buffers may have grown, and the server cannot see them."""
+    """How many agents sent nothing recently: their buffers may have grown, which the server cannot observe."""
     n_quiet = fleet.n_agents - fleet.n_active - fleet.n_revoked
     if n_quiet <= 0:
         return None
     text = f"{count(n_quiet)} of {plural(fleet.n_agents, 'agent')} sent no upload in the last 10 min. "
-    return tag("p", text, "The server cannot see their current buffers.", class_="text")
+    return tag("p", text, "Their current buffers are not known to the server.", class_="text")
 
 
 def _checks(found: Guarantee) -> Html | None:

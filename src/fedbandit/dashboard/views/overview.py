@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from fedbandit.dashboard.chart_series import ChartSeries, recent_means
+from fedbandit.dashboard.chart_series import ChartSeries, mean_reward, recent_means
 from fedbandit.dashboard.components import (
     LiveParts,
     RenderedView,
@@ -89,7 +89,7 @@ def _row(model: Model, samples: list[Sample]) -> list[Html | str]:
     about = f"{plural(model.settings.dim, 'feature')}, α = {setting(model.settings.alpha)}"
     return [
         tag("th", tag("a", name, href=url("models", name)), tag("span", about, class_="note"), scope="row"),
-        number_cell(number(model.reward_sum / model.n_obs if model.n_obs else None)),
+        number_cell(number(mean_reward(model))),
         tag("td", _spark(line), class_="wide-only"),
         number_cell(count(model.n_obs), wide_only=True),
         number_cell(count(model.n_uploads), wide_only=True),

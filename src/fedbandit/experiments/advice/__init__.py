@@ -1,1 +1,1 @@
-"""Is sharing worth it for a fleet? The log, the tests, the page."""
+"""Advice from a log: whether a fleet should share, with the tests, the simulation and the report."""

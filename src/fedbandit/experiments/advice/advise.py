@@ -1,10 +1,10 @@
-"""Is sharing worth it for my fleet? One answer from one log, with what it rests on."""
+"""Advice from one log: whether sharing pays off for its fleet, with the evidence."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,13 @@ GOOD_POWER = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The verdict ("yes", "yes, without some", "no" or "unclear") and all that it rests on."""
+    """The verdict ("yes", "yes, without some", "no" or "unclear") and the evidence for it."""
 
     verdict: str
     reasons: tuple[str, ...]
     log: DecisionData
     test: CommonTest
-    strangers: Outliers
+    outliers: Outliers
     curved: Curvature
     explained: Explained
     outlook: Prospects
@@ -52,9 +52,9 @@ class Advice:
         return self.outlook.reaches(self.choice, self.budget)
 
     @property
-    def stranger_names(self) -> tuple[str, ...]:
-        """The agents that do not belong, by name; empty when there is no core to belong to."""
-        return tuple(self.log.agent_names[m] for m in sorted(self.strangers.agents)) if self.strangers.core else ()
+    def outlier_names(self) -> tuple[str, ...]:
+        """The outlying agents by name; empty when no core of agents remains."""
+        return tuple(self.log.agent_names[m] for m in sorted(self.outliers.agents)) if self.outliers.core else ()
 
 
 def advise(
@@ -105,29 +105,27 @@ def advise(
         fit.noise,
         messages,
     )
-    return _with_reasons(facts)
+    return replace(facts, reasons=_reasons(facts))
 
 
 def _verdict(choice: SystemOutcome, leave: bool, explained: Explained) -> str:
     if choice.gain.low > 0:
         if not explained.anything:
-            return "unclear"  # what the simulated fleets learn was fitted to noise
+            return "unclear"  # the simulated world was fitted to noise
         return "yes, without some" if leave else "yes"
     return "no" if choice.gain.high < 0 else "unclear"
 
 
-def _with_reasons(advice: Advice) -> Advice:
-    reasons = (
+def _reasons(advice: Advice) -> tuple[str, ...]:
+    return (
         *_about_nothing(advice),
         _about_gain(advice),
         *_about_aim(advice),
         _about_difference(advice),
-        *_about_strangers(advice),
+        *_about_outliers(advice),
         _about_shape(advice),
         *_about_columns(advice.log),
     )
-    values = {name: getattr(advice, name) for name in Advice.__slots__}
-    return Advice(**{**values, "reasons": reasons})
 
 
 def _about_gain(advice: Advice) -> str:
@@ -164,23 +162,24 @@ def _about_aim(advice: Advice) -> tuple[str, ...]:
         )
     return (
         f"No α that was tried keeps {ENOUGH:.0%} of the largest gain ({outlook.best_gain:.3g}); α = {choice.alpha:g} "
-        f"keeps the most, {outlook.share(choice):.0%}.",
+        f"keeps the most, {outlook.share_of_gain(choice):.0%}.",
     )
 
 
 def _about_columns(log: DecisionData) -> tuple[str, ...]:
     """What was used as features and what was not, with the reason."""
     if log.arms is None:
-        used = f"Features: {_shortened(log.feature_names)}."
+        used = f"Features: {shortened(log.feature_names)}."
     else:
         inputs = tuple(dict.fromkeys(name.rpartition("@")[0] for name in log.feature_names))
-        order = f"in a block for each arm, in the order {_shortened(log.arms)}"
-        used = f"Features: {_shortened(inputs)} (1 is a constant), {order}."
+        order = f"in a block for each arm, in the order {shortened(log.arms)}"
+        used = f"Features: {shortened(inputs)} (1 is a constant), {order}."
     left = "; ".join(f"{name} ({why})" for name, why in log.left_out)
     return (used, *([f"Columns that are not used: {left}."] if left else []))
 
 
-def _shortened(names: Sequence[str], most: int = 12) -> str:
+def shortened(names: Sequence[str], most: int = 12) -> str:
+    """The first names, and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -188,13 +187,13 @@ def _about_difference(advice: Advice) -> str:
     test = advice.test
     if test.differs:
         text = f"Agents differ beyond chance (p = {test.p_value:.2g}); their spread is {advice.spread:.2g} of the noise"
-        text += ", after leaving out who does not belong" if advice.stranger_names else ""
+        text += ", after leaving out the outliers" if advice.outlier_names else ""
         if math.isinf(advice.independence) or advice.spread == 0:
             return text + "."
         side = "still below" if advice.spread < advice.break_even else "above"
         return (
-            f"{text}, {side} the {advice.break_even:.2g} at which sharing stops to pay at this amount of data. An "
-            f"agent is better off alone after about {advice.independence:,.0f} decisions of its own."
+            f"{text}, {side} the {advice.break_even:.2g} at which sharing no longer pays off at this amount of data. "
+            f"An agent is better off alone after about {advice.independence:,.0f} decisions of its own."
         )
     text = f"One parameter fits all agents (p = {test.p_value:.2g})"
     if test.power_at_break_even >= GOOD_POWER:
@@ -208,25 +207,25 @@ def _about_difference(advice: Advice) -> str:
     )
 
 
-def _about_strangers(advice: Advice) -> tuple[str, ...]:
-    if not advice.strangers.agents:
+def _about_outliers(advice: Advice) -> tuple[str, ...]:
+    if not advice.outliers.agents:
         return ()
-    if not advice.strangers.core:
-        return ("No core of agents follows one parameter: there is no one to leave out. Groups may exist.",)
-    names = advice.stranger_names
-    shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-    return (f"{shown} follow{'s' if len(names) == 1 else ''} another parameter than the rest and should learn apart.",)
+    if not advice.outliers.core:
+        return ("No core of agents follows one parameter: there is none to leave out. Groups may exist.",)
+    names = advice.outlier_names
+    verb = "follows" if len(names) == 1 else "follow"
+    return (f"{shortened(names, 10)} {verb} another parameter than the rest and should learn apart.",)
 
 
 def _about_shape(advice: Advice) -> str:
     best, constant = advice.explained.best, advice.explained.shared_with_constant
     fit = f"The linear model predicts {max(best, 0.0):.1%} of the variance of rewards out of sample"
-    if advice.curved.is_bent:
+    if advice.curved.is_significant:
         return (
-            f"{fit}. Rewards do not look linear: bent terms would explain another {advice.curved.share:.1%} of the "
-            "rest. Add such features before anything else."
+            f"{fit}. Rewards are not linear in the features: nonlinear terms would explain another "
+            f"{advice.curved.share:.1%} of the rest. Add such features first."
         )
     weak = " That is next to nothing: look for better features first." if best < 0.01 else ""
     if constant > max(best, 0.0) + 0.01:
         weak = f" With a constant it would be {constant:.1%}: add a column of ones."
-    return f"{fit}; nothing bent is left to explain (p = {advice.curved.p_value:.2g}).{weak}"
+    return f"{fit}; no nonlinear terms are left to explain (p = {advice.curved.p_value:.2g}).{weak}"

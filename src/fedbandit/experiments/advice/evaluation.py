@@ -1,8 +1,9 @@
-"""What would another policy have earned? Answers from a log, with intervals.
+"""Off-policy evaluation: the reward that another policy would have earned, from a log, with intervals.
 
-Replay (Li et al. 2011) plays a learning rule on a log and keeps the rounds where it would have done what was done.
-Inverse propensity weighs each reward by how much more often the policy would have earned it; the self-normalised form
-divides by the weights themselves; the doubly robust form corrects a fitted model by the same weights.
+Replay (Li et al. 2011) plays a learning rule on a log and keeps the rounds where it would have chosen the logged
+action. Inverse propensity weighs each reward by how much more often the policy would have earned it; the
+self-normalised form divides by the weights themselves; the doubly robust form corrects a fitted model by the same
+weights.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.errors import DimensionMismatch, InvalidInput
 from fedbandit.experiments.advice.log import DecisionData
-from fedbandit.experiments.compare import LEVEL, Interval
+from fedbandit.experiments.compare import LEVEL, Interval, interval
 from fedbandit.simulation.runner import SimulatedFleet
 from fedbandit.simulation.worlds import Index
 
 N_FOLDS = 5
-SMALL_SAMPLE = 100  # fewer effective observations than this, and an interval from the normal law promises too much
+SMALL_SAMPLE = 100  # with fewer effective observations an interval from the normal law is too narrow
 
 Policy = Callable[[NDArray[np.float64]], Matrix]  # offers (n, K, d) -> probabilities (n, K)
 
@@ -43,7 +44,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class PolicyEstimates:
-    """The mean reward of a policy by three estimators; `n_effective` = (Σw)²/Σw² says how much log stands behind."""
+    """The mean reward of a policy by three estimators; `n_effective` = (Σw)²/Σw² is the effective sample size."""
 
     ips: Interval
     snips: Interval
@@ -68,20 +69,16 @@ def replay(rule: Rule, log: DecisionData, *, seed: int = 0, level: float = LEVEL
     keep = _acceptance(log, sizes, np.random.default_rng(seed))
     kept = []
     for i in range(len(log)):
-        agent = fleet.agent(str(log.agents[i]))
-        pull = agent.arrive()
-        if pull is not None:
-            fleet.exchange(pull)
+        agent = fleet.begin_round(i, str(log.agents[i]))
         decision = agent.choose(offers[i, : sizes[i]])
         if decision.index != chosen[i] or not keep[i]:
             agent.expire(decision)
             continue
-        upload = agent.observe(decision, float(log.rewards[i]))
-        kept.append(log.rewards[i])
-        if upload is not None:
-            fleet.exchange(upload)
+        reward = float(log.rewards[i])
+        kept.append(reward)
+        fleet.end_round(agent, decision, reward, agent.observe(decision, reward))
     rewards = np.asarray(kept, dtype=np.float64)
-    span = _normal(rewards, level) if len(rewards) else Interval(math.nan, -math.inf, math.inf, 0)
+    span = interval(rewards, level=level) if len(rewards) else Interval(math.nan, -math.inf, math.inf, 0)
     return Replay(span, len(log), len(rewards), fleet.n_up + fleet.n_down, rewards)
 
 
@@ -112,9 +109,9 @@ def evaluate(
     total = float(weights.sum())
     n_effective = total**2 / float(weights @ weights) if total > 0 else 0.0
     return PolicyEstimates(
-        _normal(weights * log.rewards, level),
+        interval(weights * log.rewards, level=level),
         _normalised(weights, log.rewards, level),
-        _normal(base + weights * (log.rewards - own), level),
+        interval(base + weights * (log.rewards - own), level=level),
         n_effective,
         float(weights.max()),
     )
@@ -165,22 +162,11 @@ def _known_offers(log: DecisionData) -> tuple[NDArray[np.float64], Index, Index]
     return log.offers, log.chosen, log.sizes
 
 
-def _normal(values: Vector, level: float) -> Interval:
-    """Mean with the interval of the central limit theorem (Student's t)."""
-    from scipy import stats
-
-    mean, n = float(values.mean()), len(values)
-    if n < 2:
-        return Interval(mean, -math.inf, math.inf, n)
-    half = float(stats.t.ppf(0.5 + level / 2, n - 1)) * float(values.std(ddof=1)) / math.sqrt(n)
-    return Interval(mean, mean - half, mean + half, n)
-
-
 def _normalised(weights: Vector, rewards: Vector, level: float) -> Interval:
     """Σwr/Σw with the interval of the delta method."""
     total = float(weights.sum())
     if total <= 0:
         return Interval(math.nan, -math.inf, math.inf, len(weights))
     mean = float(weights @ rewards) / total
-    around = _normal(weights * (rewards - mean) / weights.mean(), level)
+    around = interval(weights * (rewards - mean) / weights.mean(), level=level)
     return Interval(mean, mean - around.half, mean + around.half, len(weights))

@@ -1,4 +1,4 @@
-"""What the features of a log predict out of sample: by one model for all, by own models, and whether it is anything."""
+"""Variance that the features of a log predict out of sample, by one model for all and by own models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedbandit.experiments.advice.log import DecisionData
 from fedbandit.simulation.worlds import Index
 
 N_FOLDS = 5
-LEAST_SHARE = 0.0005  # what is shown as 0.0 % is nothing
+LEAST_SHARE = 0.0005  # a share displayed as 0.0 % counts as none
 BEYOND_CHANCE = 1.96  # standard errors: the larger of two shares is tested, each at 2.5 %
 
 

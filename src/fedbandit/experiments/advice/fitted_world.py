@@ -22,16 +22,16 @@ from fedbandit.simulation.trace import Trace
 from fedbandit.simulation.worlds import Block, Index, Stream, generator
 
 ALPHAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-N_OFFERED = 10  # actions in a decision set, where the log does not say
+N_OFFERED = 10  # actions in a decision set, where the log has none
 MOST_ROUNDS = 20_000
 ENOUGH = 0.9  # of the gain of sharing everything: from here on fewer messages are worth more than more reward
 
 
 @dataclass(frozen=True, eq=False)
 class FittedWorld:
-    """Agents with parameters drawn from what the log says of them; decision sets as in the log.
+    """Agents with parameters drawn from their posterior given the log; decision sets as in the log.
 
-    A run draws every θ_m anew from its distribution given the log, so that what is not known stays uncertain. Where
+    A run draws every θ_m anew from its distribution given the log, so that uncertainty about it is kept. Where
     the log has only the actions that were taken, a decision set is made of ten rows of the agent's own.
     """
 
@@ -75,7 +75,7 @@ class _FittedStream:
 
 @dataclass(frozen=True, slots=True)
 class SystemOutcome:
-    """One way to learn: mean reward a decision over seeds, what it gained over learning alone, and its messages."""
+    """One way to learn: mean reward per decision over seeds, what it gained over learning alone, and its messages."""
 
     system: str
     alpha: float | None
@@ -100,13 +100,13 @@ class Prospects:
         """The largest mean gain of any way to learn together."""
         return max(o.gain.mean for o in (*self.federated, self.shared))
 
-    def share(self, outcome: SystemOutcome) -> float:
+    def share_of_gain(self, outcome: SystemOutcome) -> float:
         """What part of the largest gain this way to learn keeps; NaN where nothing is gained."""
         return outcome.gain.mean / self.best_gain if self.best_gain > 0 else math.nan
 
     def reaches(self, outcome: SystemOutcome, budget: int | None = None) -> bool:
         """Whether it keeps 90 % of the largest gain or, with a budget, stays within it."""
-        return outcome.messages <= budget if budget is not None else self.share(outcome) >= ENOUGH
+        return outcome.messages <= budget if budget is not None else self.share_of_gain(outcome) >= ENOUGH
 
     def recommended(self, budget: int | None = None) -> SystemOutcome:
         """The fewest messages with 90 % of the gain of the best; with a budget, the best reward within it.
@@ -171,10 +171,10 @@ def prospects(
 
 
 def _rewards(traces: Sequence[Trace], total: int) -> Vector:
-    """Expected reward a decision of each run: the best there was less the regret would hide how good the best is."""
+    """Expected reward per decision of each run; the best reward less the regret would hide the level of the best."""
     return np.array([float(trace.reward[-1]) / total for trace in traces])
 
 
 def rounds_to_independence(fit: Fit) -> float:
-    """Own rounds after which an agent predicts better alone than with everybody: about d/h²; never when h = 0."""
+    """Own rounds after which an agent predicts better alone than with all data: about d/h²; never when h = 0."""
     return math.inf if fit.spread == 0 else fit.rank / fit.spread**2

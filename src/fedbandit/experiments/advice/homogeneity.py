@@ -1,9 +1,9 @@
-"""Do agents share one parameter? Tests with their power, how far agents spread, who does not belong, is it linear.
+"""Tests of homogeneity and linearity: one parameter for all agents, the power of the test, the spread of agents.
 
 All in whitened features z (mean of z zᵀ over the log is I), in which an agent's own parameter differs from the common
 one by u_m. The spread h is the standard deviation of ⟨u_m, z⟩ in units of the noise. Null distributions come from the
-wild bootstrap (each residual keeps its size and takes a random sign), so that rewards of 0 and 1 and noise of different
-size at different agents do no harm.
+wild bootstrap (each residual keeps its size and takes a random sign), so that the tests stay valid for rewards of 0 and
+1 and for noise that differs between agents.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPREADS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5)
 LEVEL = 0.05
 CHUNK = 64
 RANK_TOLERANCE = 1e-9
-LEAST_FREEDOM = 20  # residual degrees of freedom from which an estimate of the noise is believed
+LEAST_FREEDOM = 20  # residual degrees of freedom from which an estimate of the noise is used
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class CommonTest:
 
 @dataclass(frozen=True, slots=True)
 class Curvature:
-    """Whether bent terms explain what the linear model left: a p-value, and the share of the rest they explain."""
+    """Whether nonlinear terms explain what the linear model left: a p-value, and the share of the rest they explain."""
 
     p_value: float
     share: float
 
     @property
-    def is_bent(self) -> bool:
+    def is_significant(self) -> bool:
         """Beyond chance, and by enough to matter."""
         return self.p_value < 0.01 and self.share > 0.01
 
@@ -63,7 +63,7 @@ class Fit:
     def __init__(self, log: DecisionData) -> None:
         if len(log) < 3 * log.n_agents or len(log) < 30:
             raise InvalidInput(
-                f"expected at least 30 decisions and 3 an agent, got {len(log)} of {log.n_agents} agents"
+                f"expected at least 30 decisions and 3 per agent, got {len(log)} of {log.n_agents} agents"
             )
         order = np.argsort(log.agents, kind="stable")
         X, self.y, self.agents = log.x[order], log.rewards[order], log.agents[order]
@@ -100,7 +100,7 @@ class Fit:
 
     @cached_property
     def noise(self) -> float:
-        """Standard deviation of the noise: within agents where there is room for it, else around the common model."""
+        """Standard deviation of the noise: within agents if degrees of freedom remain, else around the common model."""
         _, within = self.freedom
         rss_common, rss_own, _ = self.statistics(self.residuals[:, None])
         if within >= LEAST_FREEDOM:
@@ -141,7 +141,7 @@ class Fit:
 
     @property
     def break_even(self) -> float:
-        """The spread at which an agent's own data predicts as well as everybody's: √(d / rows of an agent)."""
+        """The spread at which an agent's own data predicts as well as all agents' data: √(d / rows of an agent)."""
         return math.sqrt(self.rank / float(np.median(self.counts)))
 
     def deviations(self, rng: np.random.Generator | None = None) -> Matrix:

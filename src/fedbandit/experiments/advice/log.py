@@ -1,4 +1,4 @@
-"""Logs of decisions that were made before: read them, judge another policy by them, hand them on as history."""
+"""Logs of past decisions: reading and checking them, and their conversion to an upload."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ HISTORY = "history"  # the agent that old data belongs to
 
 @dataclass(frozen=True, eq=False)
 class DecisionData:
-    """n decisions that were made: by whom, the row that was chosen, and what it paid.
+    """n logged decisions: the agent, the row that was chosen, and its reward.
 
     `offers` (n, K, d) are the decision sets where they are known, `chosen` (n,) the row taken from them, `sizes` (n,)
     how many rows of an offer are real (short ones are filled up by their first row). `propensities` (n,) are the
-    probabilities with which the logging policy took what it took. `feature_names` are the columns of `x`.
+    probabilities of the logged actions under the logging policy. `feature_names` are the columns of `x`.
     """
 
     x: Matrix
@@ -55,7 +55,7 @@ class DecisionData:
                 raise DimensionMismatch(f"expected {name} of shape ({len(self.x)},), got {values.shape}")
         finite(self.rewards, "rewards")
         if self.propensities is not None and not ((self.propensities > 0) & (self.propensities <= 1)).all():
-            raise InvalidInput("expected propensities above 0 and at most 1: what was done was possible")
+            raise InvalidInput("expected propensities above 0 and at most 1")
 
     @property
     def dim(self) -> int:
@@ -144,7 +144,7 @@ def read_log(
 ) -> DecisionData:
     """A log from csv or parquet, in one of three shapes.
 
-    One line a decision with the features of the chosen action; or, with a column `action`, features of the situation
+    One line per decision with the features of the chosen action; or, with a column `action`, features of the situation
     and which of the arms was taken (each arm gets a block of its own, `fb.block_features`); or, with a column
     `decision`, one line for each action on offer, with a reward only where it was taken.
 
@@ -157,7 +157,7 @@ def read_log(
     if reward not in columns:
         raise FormatError(f"expected a column {reward!r} in {path}, got {sorted(columns)}")
     if agent not in columns:
-        raise FormatError(f"expected a column {agent!r} in {path}, got {sorted(columns)}; who made the decision?")
+        raise FormatError(f"expected a column {agent!r} with the deciding agent in {path}, got {sorted(columns)}")
     others = {agent, reward, action, decision, propensity}
     X, names, left_out = select_features(columns, roles=others, agent=agent, features=features, ignore=ignore)
     y = as_float_array(columns[reward], f"the column {reward!r}")
@@ -239,7 +239,7 @@ def reordered(log: DecisionData, names: Sequence[str]) -> DecisionData:
 
 
 def history(log: DecisionData | str | Path, *, lam: float = 1.0, agent_id: str = HISTORY, **columns: Any) -> Upload:
-    """A log as one upload of an agent of its own, so that it shows beside the others and can be forgotten.
+    """A log as one upload of a separate agent, so that its share is visible and it can be forgotten.
 
     The incarnation comes from the data: the same log sent twice is a retry and counts once.
     """
@@ -253,7 +253,7 @@ def history(log: DecisionData | str | Path, *, lam: float = 1.0, agent_id: str =
 
 
 def columns_of(log: DecisionData) -> Mapping[str, NDArray[Any]]:
-    """The log as columns of one line a decision, to write it to a file."""
+    """The log as columns, one line per decision, to write it to a file."""
     names = np.asarray(log.agent_names)
     columns: dict[str, NDArray[Any]] = {"agent": names[log.agents]}
     columns |= {name: log.x[:, i] for i, name in enumerate(log.feature_names)}

@@ -1,4 +1,4 @@
-"""Which agents do not belong: each against all others by Chow's test, with Holm's correction, the worst one first."""
+"""Outlying agents: each tested against all others by Chow's test with Holm's correction, the worst one first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedbandit.experiments.advice.homogeneity import LEAST_FREEDOM, LEVEL, Fit
 class Outliers:
     """Agents that do not follow the others, and the p-value with which each was found.
 
-    Without a `core` so many left that nobody can be called the rule: agents follow parameters of their own.
+    Without a `core`, too few agents remain to define a common parameter: agents follow parameters of their own.
     """
 
     agents: tuple[int, ...]
@@ -23,7 +23,7 @@ class Outliers:
 
 
 def outliers(fit: Fit, *, level: float = LEVEL) -> Outliers:
-    """Take out the agent that fits the others worst, as long as Holm's test finds one."""
+    """Remove the agent that fits the others worst, as long as Holm's test finds one."""
     sums = _Sums(fit)
     kept = list(range(fit.n_agents))
     found: list[tuple[int, float]] = []
@@ -56,7 +56,7 @@ class _Sums:
         self.own: Vector = np.where(fit.counts > self.ranks, own, 0.0)
 
     def p_value(self, agent: int, others: list[int]) -> float:
-        """Chow's test of one agent against others, its noise taken as the larger of its own and everybody's."""
+        """Chow's test of one agent against others, with the larger of its own noise and that of all agents."""
         from scipy import stats
 
         A, c, yy = self.A[others].sum(axis=0), self.c[others].sum(axis=0), float(self.yy[others].sum())

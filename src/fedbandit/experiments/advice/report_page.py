@@ -1,4 +1,4 @@
-"""Advice as a page: the verdict in words, four pictures, and the table of α; one file that needs nothing else."""
+"""Advice as an HTML report: the verdict, four figures and the table of α, in one self-contained file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from fedbandit.experiments.advice.advise import Advice
+from fedbandit.experiments.advice.advise import Advice, shortened
 from fedbandit.experiments.advice.homogeneity import Fit
 from fedbandit.experiments.output.figures import (
     LOOKS,
@@ -31,7 +31,7 @@ HEADLINES = {
     "yes": "Yes: learn together.",
     "yes, without some": "Yes, without {names}.",
     "no": "No: your agents are better off alone.",
-    "unclear": "This log does not say.",
+    "unclear": "The log is inconclusive.",
 }
 FED, ALONE, SHARED = LOOKS["FedLinUCB"], LOOKS["OFUL independent"], LOOKS["OFUL shared"]
 
@@ -39,10 +39,8 @@ FED, ALONE, SHARED = LOOKS["FedLinUCB"], LOOKS["OFUL independent"], LOOKS["OFUL 
 def headline(advice: Advice) -> str:
     """The verdict as a sentence."""
     if advice.verdict == "unclear" and not advice.explained.anything:
-        return "This log does not say: its features predict nothing of the rewards."
-    names = advice.stranger_names
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return HEADLINES[advice.verdict].format(names=shown)
+        return "The log is inconclusive: its features do not predict the rewards."
+    return HEADLINES[advice.verdict].format(names=shortened(advice.outlier_names, 5))
 
 
 def table_of(advice: Advice) -> Table:
@@ -53,7 +51,7 @@ def table_of(advice: Advice) -> Table:
         for o in (outlook.alone, *outlook.federated, outlook.shared)
     ]
     title = f"{outlook.n_rounds:,} more decisions, β = {outlook.beta:.3g}, λ = {outlook.lam:.3g}"
-    return Table(title, ["learning", "reward a decision", "gain over alone", "messages", ""], rows)
+    return Table(title, ["learning", "reward per decision", "gain over alone", "messages", ""], rows)
 
 
 def _mark(advice: Advice, outcome: Any) -> str:
@@ -64,12 +62,12 @@ def _mark(advice: Advice, outcome: Any) -> str:
     return (
         "over the budget"
         if advice.budget is not None
-        else f"best tried: {advice.outlook.share(outcome):.0%} of the gain"
+        else f"best tried: {advice.outlook.share_of_gain(outcome):.0%} of the gain"
     )
 
 
 def render(advice: Advice, *, source: str) -> str:
-    """The page."""
+    """The report as HTML."""
     style = resources.files("fedbandit.experiments.output").joinpath("report.css").read_text(encoding="utf-8")
     reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in advice.reasons)
     log = advice.log
@@ -90,8 +88,8 @@ def render(advice: Advice, *, source: str) -> str:
 
 CAPTION = (
     "Reward gained over learning alone against messages, in a world fitted to the log, with 95 % intervals over runs. "
-    "How large a spread between agents the test would have found. How far each agent stands from the rest. Variance of "
-    "rewards that is predicted out of sample."
+    "How large a spread between agents the test would have found. The distance of each agent from the rest. Variance "
+    "of rewards that is predicted out of sample."
 )
 
 
@@ -103,14 +101,13 @@ def _caveats(advice: Advice) -> str:
         "policy avoided some actions, gains may be larger than shown."
     )
     lines = [
-        f"Gains are simulated: agents' parameters are drawn from what the log says of them, the noise is "
+        f"Gains are simulated: agents' parameters are drawn from their posterior given the log, the noise is "
         f"{advice.noise:.3g}. {offered}",
         "FedLinUCB is simulated as live agents run it: each downloads a model before its first decision, and another "
         "with each upload. Agents that all connect before there is data download an empty model: they gain less.",
         "A spread of h means that an agent's expected reward differs from the common model's by h times the noise, "
-        "typically. Sharing pays while h < √(d / an agent's decisions).",
-        "Tests use the wild bootstrap at the 5 % level; who does not belong is found by Chow's test with Holm's "
-        "correction.",
+        "typically. Sharing pays off while h < √(d / an agent's decisions).",
+        "Tests use the wild bootstrap at the 5 % level; outliers are found by Chow's test with Holm's correction.",
     ]
     return '<ul class="notes">' + "".join(f"<li>{html.escape(text)}</li>" for text in lines) + "</ul>"
 
@@ -137,8 +134,8 @@ def _gains(axis: Axes, advice: Advice) -> None:
     axis.axhspan(everything.low, everything.high, color=SHARED.colour, alpha=0.12, linewidth=0)
     axis.axhline(everything.mean, color=SHARED.colour, linestyle=SHARED.line)
     axis.axhline(0.0, color=ALONE.colour, linestyle=ALONE.line)
-    axis.set(title="What sharing earns, and its price", xlabel="messages (numbers at points: α)")
-    axis.set_ylabel("reward a decision, less that of alone")
+    axis.set(title="Gain of sharing and its cost", xlabel="messages (numbers at points: α)")
+    axis.set_ylabel("reward per decision, less that of alone")
     log_scale(axis)
     label_ends(axis, [("alone", 0.0, ALONE), ("all shared", everything.mean, SHARED)], gap=0.09)
 
@@ -147,14 +144,14 @@ def _power(axis: Axes, advice: Advice) -> None:
     spreads = list(advice.test.power)
     line(axis, spreads, list(advice.test.power.values()), SERIES[0])
     axis.axvline(advice.break_even, color=SERIES[1].colour, linestyle=SERIES[1].line)
-    note(axis, "sharing stops to pay", advice.break_even, 0.06, SERIES[1])
+    note(axis, "sharing no longer pays off", advice.break_even, 0.06, SERIES[1])
     if advice.spread > 0:
         axis.axvline(advice.spread, color=SERIES[2].colour, linestyle=SERIES[2].line)
         note(axis, "this fleet", advice.spread, 0.16, SERIES[2])
     axis.set(
-        title="Would we have noticed?",
+        title="Power of the test",
         xlabel="spread between agents, in units of the noise",
-        ylabel="probability to notice",
+        ylabel="probability of detection",
         ylim=(0, 1.04),
     )
     log_scale(axis)
@@ -164,15 +161,15 @@ def _agents(axis: Axes, advice: Advice) -> None:
     fit = Fit(advice.log)
     lengths = np.linalg.norm(fit.deviations(), axis=1) / fit.noise
     order = np.argsort(-lengths, kind="stable")
-    strange = set(advice.strangers.agents) if advice.strangers.core else set()
-    colours = [SERIES[1].colour if m in strange else SERIES[0].colour for m in order]
+    outlying = set(advice.outliers.agents) if advice.outliers.core else set()
+    colours = [SERIES[1].colour if m in outlying else SERIES[0].colour for m in order]
     axis.bar(np.arange(len(order)), lengths[order], color=colours, width=0.8)
     shown = order[: min(len(order), 12)] if len(order) > 12 else order
     axis.set_xticks(np.arange(len(shown)), [advice.log.agent_names[m][:12] for m in shown], rotation=45, ha="right")
-    axis.set(title="Who stands apart?", ylabel="distance from the rest / noise")
+    axis.set(title="Agents by distance", ylabel="distance from the rest / noise")
     if not lengths.any():
         axis.set_ylim(0, 1)
-        axis.text(0.5, 0.5, "nobody: no spread beyond chance", transform=axis.transAxes, ha="center")
+        axis.text(0.5, 0.5, "none: no spread beyond chance", transform=axis.transAxes, ha="center")
     axis.grid(axis="x", visible=False)
 
 
@@ -183,6 +180,6 @@ def _variance(axis: Axes, advice: Advice) -> None:
     for place, value in enumerate(values[::-1]):
         axis.text(max(value, 0.0), place, f" {value:.1%}", va="center", fontsize=9)
     top = max([v for v in values if math.isfinite(v)] + [0.01])
-    axis.set(title="What do the features explain?", xlabel="variance predicted out of sample", xlim=(0, 1.2 * top))
+    axis.set(title="Variance explained by the features", xlabel="variance predicted out of sample", xlim=(0, 1.2 * top))
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axis.grid(axis="y", visible=False)

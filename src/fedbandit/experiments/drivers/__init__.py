@@ -1,1 +1,1 @@
-"""How a spec is played: the simulator's loop, or that loop with a twist."""
+"""Drivers, which run a spec: the simulator's loop, or a variant of it."""

@@ -75,7 +75,7 @@ def two_rounds_each(spec: RunSpec, seed: int) -> RunOutcome:
     """Play A.1: agents are active one after another, two rounds each.
 
     Columns, one row for each recorded number of agents: `agents`, the server's `mean_reward` of its data (all of it is
-    arm A's), and `error_in_radii`, ‖θ̂ − θ*‖_Σ in units of OFUL's radius at δ = 0.01, which promises at most 1.
+    arm A's), and `error_in_radii`, ‖θ̂ − θ*‖_Σ in units of OFUL's radius at δ = 0.01, which guarantees at most 1.
     """
     M = spec.n_agents
     fleet = ServerView(spec, {*np.geomspace(min(4, M), M, 12).round().astype(int).tolist(), M})

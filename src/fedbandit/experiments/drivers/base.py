@@ -1,4 +1,4 @@
-"""How a spec is played: by the simulator, or by a driver whose fleet does more than deliver messages."""
+"""Drivers, which run a spec: the simulator, or a fleet that does more than deliver messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Column = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """What a run leaves: columns over the recorded rounds, all of one length, and single facts."""
+    """The output of a run: columns over the recorded rounds, all of one length, and single facts."""
 
     columns: Mapping[str, Column]
     facts: Mapping[str, float] = field(default_factory=dict)
@@ -29,8 +29,8 @@ class RunOutcome:
 
 Driver = Callable[[RunSpec, int], RunOutcome]
 
-# Drivers are named in specs and found by name, so that a spec can be played in any process. Your own driver is named
-# by its place, "module:function": to play a spec is to run the code that it names.
+# Drivers are named in specs and found by name, so that a spec can be run in any process. Your own driver is named
+# "module:function": running a spec runs the code that it names.
 DRIVERS = {
     "simulate": "fedbandit.experiments.drivers.base:simulated",
     "unreliable-network": "fedbandit.experiments.drivers.unreliable_network:over_unreliable_network",

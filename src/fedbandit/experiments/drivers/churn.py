@@ -34,7 +34,7 @@ class ChurnFleet(CoverageFleet):
         self.after_round: list[tuple[float, int, int]] = []  # worst error, uploads, quitters
 
     def begin_round(self, t: int, agent_id: str) -> BaseAgent:
-        """The agent whose turn it is, whatever the participation pattern says."""
+        """The agent whose turn it is, regardless of the participation pattern."""
         return super().begin_round(t, str(self.n_before))
 
     def end_round(self, agent: BaseAgent, decision: Decision, reward: float, upload: Upload | None) -> None:

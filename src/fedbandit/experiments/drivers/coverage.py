@@ -19,7 +19,7 @@ class CoverageFleet(SimulatedFleet):
     def __init__(self, spec: RunSpec, stream: Stream) -> None:
         super().__init__(spec.make_rule(), spec.n_agents)
         if stream.theta_star is None:
-            raise InvalidParameter("coverage needs a world that knows its theta_star")
+            raise InvalidParameter("coverage needs a world with theta_star")
         self.theta_star = stream.theta_star
         self.worst, self.beta_sum, self.n_models, self.beta_last = 0.0, 0.0, 0, 0.0
         self._measure(self.agent("0"))  # the prior, with which all agents start

@@ -1,4 +1,4 @@
-"""The best use of very few messages: some agents share all they can, the others learn alone."""
+"""Partial federation: some agents share all their data, the others learn alone."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fedbandit.simulation.trace import COLUMNS, Trace
 def partly_federated(spec: RunSpec, seed: int) -> RunOutcome:
     """`members` of the M agents run the spec's rule together, the rest are independent OFULs; columns at the end only.
 
-    Every agent has T/M rounds. The two parts never meet, so they are two simulations of the same seed, added up.
+    Every agent has T/M rounds. The two parts do not interact, so they are two simulations of the same seed, added up.
     """
     members = int(spec.driver["members"])
     own = spec.n_rounds // spec.n_agents
     rule, world = spec.make_rule(), spec.make_world()
     parts: list[Trace] = []
-    sides: tuple[tuple[Rule, int], ...] = ((rule, members), (_loner(spec), spec.n_agents - members))
+    sides: tuple[tuple[Rule, int], ...] = ((rule, members), (_independent_rule(spec), spec.n_agents - members))
     for who, n_agents in sides:
         if n_agents > 0:
             rounds = own * n_agents
@@ -32,5 +32,5 @@ def partly_federated(spec: RunSpec, seed: int) -> RunOutcome:
     return RunOutcome({name: np.sum([end[name] for end in ends], axis=0) for name in COLUMNS})
 
 
-def _loner(spec: RunSpec) -> OFUL:
+def _independent_rule(spec: RunSpec) -> OFUL:
     return alone(dim=spec.dim, beta=radius_from_dict(dict(spec.rule["beta"])), lam=float(spec.rule["lam"]))

@@ -1,4 +1,4 @@
-"""One look for all figures: legible, labelled directly, told apart by colour, line and marker."""
+"""The common style of all figures: labelled directly, series told apart by colour, line and marker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INK, PAPER, FAINT, QUIET = "#1b1f24", "#ffffff", "#d7dbe0", "#6b727c"
 
 @dataclass(frozen=True, slots=True)
 class SeriesStyle:
-    """How a series is drawn: three ways to tell it apart, for grey paper and for any eyes."""
+    """How a series is drawn: colour, line and marker, each sufficient to tell it apart."""
 
     colour: str
     line: Any = "-"
@@ -80,7 +80,7 @@ STYLE: Any = {
 
 
 def style_of(name: str) -> SeriesStyle:
-    """The look of a system, by the beginning of its name."""
+    """The style of a system, by the beginning of its name."""
     fitting = [key for key in LOOKS if name.startswith(key)]
     return LOOKS[max(fitting, key=len)] if fitting else SERIES[-1]
 
@@ -98,7 +98,7 @@ def panels(
 
 
 def line(axis: Axes, x: ArrayLike, y: ArrayLike, look: SeriesStyle, *, marker: bool = True, **options: Any) -> None:
-    """One line in its look."""
+    """One line in its style."""
     style: dict[str, Any] = {"color": look.colour, "linestyle": look.line}
     if marker:
         style |= {"marker": look.marker, "markeredgecolor": PAPER, "markeredgewidth": 0.6}
@@ -120,7 +120,7 @@ def band(axis: Axes, x: ArrayLike, by_seed: Iterable[Vector], look: SeriesStyle,
 def points(
     axis: Axes, x: ArrayLike, spans: Sequence[Any], look: SeriesStyle, *, label: str | None = None, join: bool = True
 ) -> None:
-    """Means with their intervals as bars, joined by the look's line."""
+    """Means with their intervals as bars, joined by a line."""
     means = np.array([s.mean for s in spans])
     finite = [np.isfinite(s.half) for s in spans]
     reach = np.array(
@@ -151,7 +151,7 @@ def note(
     shift: tuple[float, float] = (5, 4),
     ha: str = "left",
 ) -> None:
-    """A small word beside a point."""
+    """A small label beside a point."""
     axis.annotate(text, (x, y), xytext=shift, textcoords="offset points", fontsize=8, color=look.colour, ha=ha)
 
 
@@ -271,5 +271,5 @@ def legend(figure: Figure, looks: Mapping[str, SeriesStyle], *, n_columns: int =
 
 
 def in_style() -> AbstractContextManager[None]:
-    """While this is entered, everything drawn has our look."""
+    """A context in which everything drawn has this style."""
     return mpl.rc_context(STYLE)

@@ -1,4 +1,4 @@
-"""A progress bar over rounds: how fast, how long yet, and how many runs failed."""
+"""A progress bar over rounds: speed, time left and failed runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedbandit.experiments.sweep import Finished, Task, Watch
 
 @contextmanager
 def progress_bar(tasks: Sequence[Task], *, title: str = "runs") -> Iterator[Watch]:
-    """While entered, shows how far the tasks are; yields the function that is told of each finished run."""
+    """A context that shows progress; yields the function to call with each finished run."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -1,4 +1,4 @@
-"""One HTML page that needs nothing else: per question an answer, a figure, tables, the command that remakes them."""
+"""One self-contained HTML page: per question an answer, a figure, tables, and the command that remakes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG_TABLE = 14  # rows
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One study as it stands in the report."""
+    """One study in the report."""
 
     name: str
     question: str
@@ -35,7 +35,7 @@ class Section:
     versions: Sequence[Mapping[str, str]]
 
 
-def render(sections: Sequence[Section], *, title: str = "What the studies say") -> str:
+def render(sections: Sequence[Section], *, title: str = "Results of the studies") -> str:
     """The whole page."""
     style = resources.files("fedbandit.experiments.output").joinpath("report.css").read_text(encoding="utf-8")
     contents = "".join(f'<li><a href="#{s.name}">{html.escape(s.question)}</a></li>' for s in sections)
@@ -85,7 +85,7 @@ def _prose(text: str) -> str:
 
 
 def _table(table: Table) -> str:
-    """A table that is there to be read if it is short, and to be opened if it is long."""
+    """A table, folded if it is long."""
     shown = " open" if len(table.rows) <= LONG_TABLE else ""
     name = html.escape(table.title)
     return f'<details{shown}><summary>{name}</summary><div class="wide">{table.to_html()}</div></details>'

@@ -1,4 +1,4 @@
-"""Small tables of numbers and intervals: as HTML for the report, as CSV for everybody else."""
+"""Small tables of numbers and intervals: as HTML for the report, and as CSV."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEASURES = ("regret", "messages", "switches", "bytes")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Named columns, rows of values; a value may be a word, a number, an interval or nothing."""
+    """Named columns, rows of values; a value may be a text, a number, an interval or None."""
 
     title: str
     columns: Sequence[str]
@@ -59,7 +59,7 @@ def tidy(results: Results) -> Table:
 
 
 def number(value: float) -> str:
-    """A number as one reads it: three or four significant digits, thousands apart, no needless zeros.
+    """A number with three or four significant digits, thousands separated, without trailing zeros.
 
     >>> number(0.01234), number(12.345), number(12345.6), number(480000)
     ('0.0123', '12.3', '12\u202f346', '480\u202f000')
@@ -79,7 +79,7 @@ def number(value: float) -> str:
 
 
 def around(value: Interval) -> str:
-    """Mean and half width with as many digits as the interval deserves."""
+    """Mean and half width, with digits by the width of the interval."""
     if not math.isfinite(value.half):
         return number(value.mean)
     if value.half == 0:

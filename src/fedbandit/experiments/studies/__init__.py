@@ -1,4 +1,4 @@
-"""One file a question. `STUDIES` lists them in the order of the report."""
+"""The studies, one file per question. `STUDIES` lists them in the order of the report."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def analyse(results: Results) -> StudyAnswer:
         _beside(results),
         baseline_note([group.sharing_cost for group in results]),
         "Policies are refreshed at every download, as the articles state their algorithms; the servers of "
-        "Async-LinUCB and DisLinUCB hear of an agent at its first round, as in the experiment whose numbers stand "
+        "Async-LinUCB and DisLinUCB enrol an agent at its first round, as in the experiment whose numbers stand "
         "beside ours.",
     ]
     return StudyAnswer(_sentence(results), figure, caption, [_table(results)], notes)
@@ -190,4 +190,4 @@ def _dominates(ours: Group, theirs: Group) -> bool:
     return all(side(gap, 0.0) == BELOW for gap in gaps)
 
 
-STUDY = Study("articles", "How do all algorithms do in Li and Wang's world of articles?", plan, analyse)
+STUDY = Study("articles", "How do the algorithms compare in Li and Wang's world of articles?", plan, analyse)

@@ -1,4 +1,4 @@
-"""What skew, bursts, outages and episodes cost, and who needs everybody to be there."""
+"""The cost of skew, bursts, outages and episodes, and which systems need all agents to be reachable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedbandit.simulation.participation import Bursts, Even, Outages, Participat
 from fedbandit.simulation.worlds import Uniform
 
 DIM, BETA = 15, 0.5
-REACHED, WAITING = "everybody can be reached", "only the active can be reached"
+REACHED, WAITING = "all agents reachable", "only active agents reachable"
 FEDERATED = ("FedLinUCB", "FedLinUCB, join + arrival", "Async-LinUCB", "DisLinUCB")
 
 
@@ -44,7 +44,7 @@ def _rule(system: str) -> Rule:
 
 
 def plan(size: Size) -> list[Cell]:
-    """Every pattern, with a server that reaches everybody and with one that reaches only who is active."""
+    """Every pattern, with a server that reaches all agents and with one that reaches only active ones."""
     n_agents, n_rounds = size.pick(tiny=(5, 500), quick=(30, 3_000), full=(30, 30_000))
     seeds = size.seeds(quick=3, full=6)
     kept = size.pick(tiny=2, quick=6, full=6)
@@ -80,11 +80,11 @@ def analyse(results: Results) -> StudyAnswer:
     left.set_yticks(range(len(patterns)), patterns)
     left.set_ylim(len(patterns) - 0.5, -0.5)
     left.set(
-        title="Regret: filled if all can be reached, hollow if only the active",
+        title="Regret (filled: all agents reachable; hollow: only active ones)",
         xlabel="regret at the end",
         xscale="log",
     )
-    right.set(title="How often the server needs an agent that is not active", xlabel="letters to inactive agents")
+    right.set(title="How often the server contacts an inactive agent", xlabel="messages to inactive agents")
     right.set_xscale("symlog", linthresh=10)
     right.xaxis.set_major_formatter(lambda value, _: short(value))
     log_scale(left, "x")
@@ -92,8 +92,7 @@ def analyse(results: Results) -> StudyAnswer:
     spec = results.groups[0].spec
     caption = (
         f"M = {spec.n_agents}, T = {spec.n_rounds:,}, uniform world, d = {DIM}; FedLinUCB α = 1, Async-LinUCB γ = 6, "
-        "DisLinUCB D = 20. Bars are 95 % intervals. Hollow: what the server sends waits until its addressee is active "
-        "again."
+        "DisLinUCB D = 20. Bars are 95 % intervals. Hollow: replies are held until their agent is active."
     )
     notes = [*_notes(), baseline_note([group.sharing_cost for group in results])]
     return StudyAnswer(_sentence(results), figure, caption, [_table(results)], notes)
@@ -121,7 +120,7 @@ def _dumbbell(axis: Axes, results: Results, pattern: str, system: str, height: f
 def _contacts(axis: Axes, results: Results, pattern: str, system: str, height: float) -> None:
     for group in results.where(pattern=pattern, system=system, reach=WAITING):
         look = style_of(system)
-        value = interval(list(group.fact("for_others").values())).mean
+        value = group.fact_mean("for_others").mean
         axis.barh(height, value, height=0.11, color=look.colour)
         axis.annotate(
             number(value), (value, height), xytext=(3, 0), textcoords="offset points", va="center", fontsize=7
@@ -134,8 +133,8 @@ def _table(results: Results) -> Table:
         even = results.one(pattern="even", system=group["system"], reach=REACHED)
         offline = results.where(pattern=group["pattern"], system=group["system"], reach=WAITING)
         rows.append([*_row(group, even), *_offline(offline[0] if offline else None, group)])
-    columns = ["participation", "system", "regret", "times even", "messages", "if only the active can be reached"]
-    columns += ["times reached", "letters to inactive agents"]
+    columns = ["participation", "system", "regret", "times even", "messages", "if only active agents are reachable"]
+    columns += ["times reachable", "messages to inactive agents"]
     return Table("The cost of asynchrony", columns, rows)
 
 
@@ -148,7 +147,7 @@ def _offline(group: Group | None, reached: Group) -> list[object]:
     if group is None:
         return [None, None, None]
     times = ratio(group.at("regret"), reached.at("regret"))
-    return [group.mean("regret"), span(times), interval(list(group.fact("for_others").values()))]
+    return [group.mean("regret"), span(times), group.fact_mean("for_others")]
 
 
 def _sentence(results: Results) -> str:
@@ -156,13 +155,13 @@ def _sentence(results: Results) -> str:
     worst = {system: max(_times_reached(results, system), key=lambda pair: pair[0].mean) for system in FEDERATED}
     letters = {system: _letters(results, system) for system in FEDERATED}
     return (
-        f"With a server that reaches everybody {_says_skew(results)} the regret of even participation (largest "
+        f"With a server that reaches all agents {_says_skew(results)} the regret of even participation (largest "
         f"{span(skew['FedLinUCB'])} times for FedLinUCB, {span(skew['Async-LinUCB'])} for Async-LinUCB and "
         f"{span(skew['DisLinUCB'])} for DisLinUCB). If only active agents can be reached, FedLinUCB's regret is "
-        f"{span(worst['FedLinUCB'][0])} times as large at worst and it sends {number(letters['FedLinUCB'])} letters to "
-        f"inactive agents; DisLinUCB waits for the last agent before anybody learns, at worst "
+        f"{span(worst['FedLinUCB'][0])} times as large at worst and it sends {number(letters['FedLinUCB'])} messages "
+        f"to inactive agents; DisLinUCB waits for the last agent before any agent gets a model, at worst "
         f"{span(worst['DisLinUCB'][0])} times the regret ({worst['DisLinUCB'][1]}), with "
-        f"{number(letters['DisLinUCB'])} such letters per run; Async-LinUCB needs {number(letters['Async-LinUCB'])}."
+        f"{number(letters['DisLinUCB'])} such messages per run; Async-LinUCB needs {number(letters['Async-LinUCB'])}."
     )
 
 
@@ -194,10 +193,10 @@ def _letters(results: Results, system: str) -> float:
 
 def _notes() -> list[str]:
     return [
-        "A pushed model that waits in the mailbox is read before the agent's next action, so waiting costs "
-        "Async-LinUCB little in regret: what it needs is a server that can write to agents which are not there.",
-        "DisLinUCB's server must hear from every agent before anybody gets a new model.",
+        "A pushed model that is held is delivered before the agent's next action, so holding it costs Async-LinUCB "
+        "little regret; but the system needs a server that can send to inactive agents.",
+        "DisLinUCB's server needs an upload from every agent before any agent gets a new model.",
     ]
 
 
-STUDY = Study("asynchrony", "What do skew, bursts, outages and episodes cost, and who needs everybody?", plan, analyse)
+STUDY = Study("asynchrony", "What do skew, bursts, outages and episodes cost?", plan, analyse)

@@ -141,7 +141,7 @@ def _distance(results: Results) -> str:
     lines = []
     for group in results.where(system=SYSTEMS[1]):
         if CHECKPOINTS[-1] not in group.rounds:
-            return "The runs are too short to stand beside the published end."
+            return "The runs are too short to compare with the published end."
         published, deviation, _ = PUBLISHED[group["M"], group["system"]]
         ours = group.mean("regret", CHECKPOINTS[-1])
         error = ((ours.half / 2) ** 2 + deviation**2 / PUBLISHED_SEEDS) ** 0.5
@@ -151,10 +151,10 @@ def _distance(results: Results) -> str:
 
 def _notes() -> list[str]:
     return [
-        "d = 15, K = 25, λ = 1, β = 0.5, noise 0.3, θ* = 1/√d, one agent active a round, chosen evenly.",
-        "Our Async-LinUCB uses a pushed model at once, as its article says; not all public code of it does.",
+        "d = 15, K = 25, λ = 1, β = 0.5, noise 0.3, θ* = 1/√d, one agent active per round, chosen evenly.",
+        "Our Async-LinUCB uses a pushed model immediately, as its article states; not all public code of it does.",
         "The published agents start from a zero matrix; ours start from λI, which saves the first few exchanges.",
     ]
 
 
-STUDY = Study("authors", "Does the authors' own experiment come out the same?", plan, analyse)
+STUDY = Study("authors", "Does the authors' own experiment give the same results?", plan, analyse)

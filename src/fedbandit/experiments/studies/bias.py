@@ -1,4 +1,4 @@
-"""Appendix A.1: does the data at the server tell the truth about an arm, under an eager and under a lazy policy?"""
+"""Appendix A.1: the bias of the server's data about an arm, under an eager and under a lazy policy."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _rule(policy: str) -> Rule:
 
 
 def plan(size: Size) -> list[Cell]:
-    """The same coins for both policies; one fleet, looked at as it grows."""
+    """The same coins for both policies; one fleet, recorded as it grows."""
     n_agents = size.pick(tiny=60, quick=1_500, full=10_000)
-    world = Uniform(dim=2, n_actions=2)  # only for the record: the driver brings the two arms itself
+    world = Uniform(dim=2, n_actions=2)  # a placeholder: the driver uses its own world of two arms
     return [
         Cell(
             {"policy": policy},
@@ -55,7 +55,7 @@ def analyse(results: Results) -> StudyAnswer:
     axes[0].axhline(0.0, color=INK, linewidth=0.8)
     axes[1].set_title("Error of θ̂ at the server, in confidence radii")
     axes[1].axhline(1.0, color=INK, linewidth=0.8)
-    words = "OFUL's radius promises less than 1"
+    words = "OFUL's radius guarantees less than 1"
     axes[1].text(0.99, 0.95, words, transform=axes[1].get_yaxis_transform(), ha="right", va="top", fontsize=8.5)
     caption = "Two arms, θ* = 0, rewards ±1 by a fair coin; means over seeds with 95 % intervals."
     return StudyAnswer(_sentence(results), figure, caption, [_table(results)])
@@ -69,7 +69,7 @@ def _table(results: Results) -> Table:
             rewards = interval([c[i] for c in group.curve("mean_reward").values()])
             errors = interval([c[i] for c in group.curve("error_in_radii").values()])
             rows.append([group["policy"], int(agents[i]), rewards, errors])
-    return Table("The server's view of arm A", ["policy", "agents", "mean reward", "error in radii"], rows)
+    return Table("The server's estimate of arm A", ["policy", "agents", "mean reward", "error in radii"], rows)
 
 
 def _sentence(results: Results) -> str:

@@ -1,4 +1,4 @@
-"""The four radii: coverage, the regret each costs, and how far the exogenous one carries."""
+"""The four radii: coverage, the regret of each, and the limits of the exogenous one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.core import radius
 from fedbandit.experiments.baselines import fed
 from fedbandit.experiments.claims import says_coverage
-from fedbandit.experiments.compare import Interval, exponent, interval, ratio, share
+from fedbandit.experiments.compare import Interval, exponent, proportion, ratio
 from fedbandit.experiments.output.figures import (
     INK,
     SERIES,
@@ -110,7 +110,7 @@ def _quitting_cells(size: Size) -> list[Cell]:
 
 
 def analyse(results: Results) -> StudyAnswer:
-    """Coverage and cost; the two alphas over M; who may leave."""
+    """Coverage and cost; the two alphas over M; agents that leave."""
     figure, axes = panels(2, 2, width=11, height=3.4)
     _draw_coverage(axes[0], results)
     _draw_alpha(axes[1], results, "messages")
@@ -120,7 +120,7 @@ def analyse(results: Results) -> StudyAnswer:
     caption = (
         "Top left: largest error of any model in a run, in radii (must stay below 1), against regret; a marker for "
         "each radius and α. Right: α = 1/M (solid) against the paper's 1/M² (dashed) under the exogenous radius. "
-        "Bottom left: the largest error so far, when agents leave and take their buffers with them. Mean and 95 % "
+        "Bottom left: the largest error so far, when agents leave and their buffers are lost. Mean and 95 % "
         "intervals."
     )
     return StudyAnswer(_sentence(results), figure, caption, tables, _notes(results))
@@ -129,7 +129,7 @@ def analyse(results: Results) -> StudyAnswer:
 def _draw_coverage(axis: Axes, results: Results) -> None:
     for kind, look in zip(RADII, SERIES, strict=False):
         groups = results.where(part="coverage", radius=kind)
-        x = [_fact(g, "worst_error").mean for g in groups]
+        x = [g.fact_mean("worst_error").mean for g in groups]
         y = [g.mean("regret") for g in groups]
         points(axis, x, y, look)
         note(axis, f"{kind}, α=1", x[0], y[0].mean, look, shift=(8, 2))
@@ -170,12 +170,8 @@ def _draw_quitting(axis: Axes, results: Results) -> None:
     label_ends(axis, ends)
 
 
-def _fact(group: Group, name: str) -> Interval:
-    return interval(list(group.fact(name).values()))
-
-
 def _covered(group: Group) -> Interval:
-    return share([worst <= 1 for worst in group.fact("worst_error").values()])
+    return proportion([worst <= 1 for worst in group.fact("worst_error").values()])
 
 
 def _coverage_table(results: Results) -> Table:
@@ -184,7 +180,7 @@ def _coverage_table(results: Results) -> Table:
         held, worst = _covered(g), max(g.fact("worst_error").values())
         runs = f"{round(held.mean * held.n)} of {held.n}"
         rows.append(
-            [g["radius"], g["alpha"], _fact(g, "beta"), runs, f"{worst:.2f}", g.mean("regret"), g.mean("messages")]
+            [g["radius"], g["alpha"], g.fact_mean("beta"), runs, f"{worst:.2f}", g.mean("regret"), g.mean("messages")]
         )
     columns = ["radius", "α", "β at the end", "runs covered", "worst error / β", "regret", "messages"]
     return Table("Four radii in the authors' world", columns, rows)
@@ -216,9 +212,9 @@ def _quitting_table(results: Results) -> Table:
     for who in QUITTERS:
         g = results.one(part="churn", who=who)
         held = _covered(g)
-        errors = f"{_fact(g, 'worst_error').mean:.2f} (at most {max(g.fact('worst_error').values()):.2f})"
+        errors = f"{g.fact_mean('worst_error').mean:.2f} (at most {max(g.fact('worst_error').values()):.2f})"
         rows.append(
-            [who, f"{round(held.mean * held.n)} of {held.n}", errors, _fact(g, "uploads"), _fact(g, "quitters")]
+            [who, f"{round(held.mean * held.n)} of {held.n}", errors, g.fact_mean("uploads"), g.fact_mean("quitters")]
         )
     return Table("The quitting fleet", ["who quits", "runs covered", "largest error / β", "uploads", "quitters"], rows)
 
@@ -263,7 +259,7 @@ def _says_quitting(results: Results) -> str:
     return (
         f"Where agents leave after a disappointing reward that radius "
         f"{says_coverage(held['disappointment'], 1 - DELTA)}: covered in {counts['disappointment']} runs, against "
-        f"{counts['chance']} when as many leave by chance and {counts['nobody']} when nobody leaves."
+        f"{counts['chance']} when as many leave by chance and {counts['nobody']} when none leaves."
     )
 
 
@@ -272,8 +268,8 @@ def _notes(results: Results) -> list[str]:
     return [
         f"Coverage: uniform world, d = {spec.dim}, M = {spec.n_agents}, T = {spec.n_rounds:,}, noise {NOISE}, δ = "
         f"{DELTA}. A run is covered if θ* is inside the ellipsoid of every model that any agent used.",
-        "The claim for α = 1/M is ours, not the paper's: regret Õ(d√T + dM), messages O(dM log T). The ratio of "
-        "regrets over M in the second table is where it would show if it were wrong.",
+        "The claim for α = 1/M is ours, not the paper's: regret Õ(d√T + dM), messages O(dM log T). It would show as a "
+        "growing ratio of regrets over M in the second table if it were wrong.",
         "Messages cannot exceed 2T, which bends the curves of α = 1/M² for large M.",
         "Quitting: agents come one after another, download on arrival and stay until they have exchanged once; the "
         f"disappointed leave when a reward is more than {NOISE} below their estimate, and never upload.",

@@ -6,7 +6,7 @@ from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.core.theory import adaptive_radius, max_epochs
 from fedbandit.experiments.baselines import fed
 from fedbandit.experiments.claims import says_delay
-from fedbandit.experiments.compare import interval, ratio
+from fedbandit.experiments.compare import ratio
 from fedbandit.experiments.output.figures import SERIES, label_ends, log_scale, panels, points
 from fedbandit.experiments.output.tables import Table, number, span
 from fedbandit.experiments.results import Cell, Group, Results
@@ -16,6 +16,7 @@ from fedbandit.simulation.worlds import Uniform
 
 DIM, BETA, NOISE = 15, 0.5, 0.3
 PATIENCE = 100
+LATE_ALPHA = "effective_alpha_late"
 
 
 def _rule(setting: str) -> FedLinUCB:
@@ -28,21 +29,21 @@ def plan(size: Size) -> list[Cell]:
     settings = size.pick(tiny=("α=1",), quick=("α=1", "α=0.1"), full=("α=1", "α=0.1", "α=1, join + arrival"))
     delays = size.pick(tiny=(0, 50), quick=(0, 10, 100, 1_000), full=(0, 3, 10, 30, 100, 300, 1_000, 3_000))
     losses = size.pick(tiny=(0.5,), quick=(0.2, 0.5, 0.8), full=(0.1, 0.2, 0.5, 0.8, 0.9))
-    posts = [{"delay": delay, "loss": 0.0} for delay in delays] + [{"delay": 0, "loss": loss} for loss in losses]
+    networks = [{"delay": delay, "loss": 0.0} for delay in delays] + [{"delay": 0, "loss": loss} for loss in losses]
     return [
         Cell(
-            {"setting": setting, **post},
+            {"setting": setting, **network},
             make_spec(
                 _rule(setting),
                 Uniform(dim=DIM, noise=NOISE),
                 n_agents=n_agents,
                 n_rounds=n_rounds,
-                driver={"name": "unreliable-network", "patience": PATIENCE, **post},
+                driver={"name": "unreliable-network", "patience": PATIENCE, **network},
             ),
             size.seeds(quick=3, full=8),
         )
         for setting in settings
-        for post in posts
+        for network in networks
     ]
 
 
@@ -53,7 +54,7 @@ def analyse(results: Results) -> StudyAnswer:
         late = [g for g in results.where(setting=setting, loss=0.0) if g["delay"] > 0]
         lossy = results.where(setting=setting, delay=0)
         points(axes[0], [g["delay"] for g in late], [g.mean("regret") for g in late], look)
-        effective = [interval(list(g.fact("effective_alpha_late").values())) for g in late]
+        effective = [g.fact_mean(LATE_ALPHA) for g in late]
         points(axes[1], [g["delay"] for g in late], effective, look)
         points(axes[2], [100 * g["loss"] for g in lossy], [g.mean("regret") for g in lossy], look)
         base = lossy[0].mean("regret").mean
@@ -64,9 +65,12 @@ def analyse(results: Results) -> StudyAnswer:
     for axis in axes[:2]:
         log_scale(axis, "x")
         log_scale(axis, "y")
-    settings = results.each("setting")
-    for axis, measure in zip(axes, (_late_regret, _late_alpha, _lossy_regret), strict=True):
-        label_ends(axis, [(s, measure(results, s), look) for s, look in zip(settings, SERIES, strict=False)])
+    settings = dict(zip(results.each("setting"), SERIES, strict=False))
+    last_late = {setting: results.where(setting=setting, loss=0.0)[-1] for setting in settings}
+    last_lossy = {setting: results.where(setting=setting, delay=0)[-1] for setting in settings}
+    label_ends(axes[0], [(s, last_late[s].mean("regret").mean, look) for s, look in settings.items()])
+    label_ends(axes[1], [(s, last_late[s].fact_mean(LATE_ALPHA).mean, look) for s, look in settings.items()])
+    label_ends(axes[2], [(s, last_lossy[s].mean("regret").mean, look) for s, look in settings.items()])
     caption = (
         "Mean and 95 % interval; dotted: no delay. Effective α is the determinant's relative growth when the new model "
         f"arrives, over the later half of the exchanges. A lost message is sent again after {PATIENCE} rounds."
@@ -74,21 +78,9 @@ def analyse(results: Results) -> StudyAnswer:
     return StudyAnswer(_sentence(results), figure, caption, [_table(results)], _notes(results))
 
 
-def _late_regret(results: Results, setting: str) -> float:
-    return results.where(setting=setting, loss=0.0)[-1].mean("regret").mean
-
-
-def _late_alpha(results: Results, setting: str) -> float:
-    return interval(list(results.where(setting=setting, loss=0.0)[-1].fact("effective_alpha_late").values())).mean
-
-
-def _lossy_regret(results: Results, setting: str) -> float:
-    return results.where(setting=setting, delay=0)[-1].mean("regret").mean
-
-
 def _needed_radius(group: Group) -> float:
     """The adaptive radius that the effective α of these runs would need."""
-    alpha = interval(list(group.fact("effective_alpha_late").values())).mean
+    alpha = group.fact_mean(LATE_ALPHA).mean
     n_agents, n_rounds = group.spec.n_agents, group.spec.n_rounds
     rho = (max_epochs(dim=DIM, n_rounds=n_rounds, lam=1.0, action_bound=1.0) - 1) * 0.6931
     return adaptive_radius(
@@ -109,7 +101,7 @@ def _table(results: Results) -> Table:
     for g in results:
         base = results.one(setting=g["setting"], delay=0, loss=0.0)
         times = ratio(g.at("regret"), base.at("regret"))
-        effective = interval(list(g.fact("effective_alpha_late").values()))
+        effective = g.fact_mean(LATE_ALPHA)
         lost, needed = f"{100 * g['loss']:.0f} %", f"{_needed_radius(g):.0f}"
         cost = g.mean("regret"), span(times), g.mean("messages")
         rows.append([g["setting"], g["delay"], lost, *cost, effective, needed])
@@ -126,7 +118,7 @@ def _sentence(results: Results) -> str:
     own = worst / base.spec.n_agents
     lossy = [g for g in results.where(setting=first, delay=0) if g["loss"] > 0]
     most = lossy[-1]
-    alpha = interval(list(late[-1].fact("effective_alpha_late").values())).mean
+    alpha = late[-1].fact_mean(LATE_ALPHA).mean
     return (
         f"At {first} {says_delay(times)}; {worst:,} rounds ({number(own)} of an agent's own) multiply the regret by "
         f"{span(times[worst], 1)} and make the effective α {number(alpha)}. Losing {100 * most['loss']:.0f} % of "
@@ -146,8 +138,8 @@ def _notes(results: Results) -> list[str]:
     return [
         f"Uniform world, d = {DIM}, M = {spec.n_agents}, T = {spec.n_rounds:,}, β = {BETA}: an agent acts once in "
         f"{spec.n_agents} rounds.",
-        "An agent keeps what it sent until the answer comes, goes on deciding, and has one exchange open at a time.",
-        "The last column is the radius that covers anything the paper allows, at the α that the network really gives.",
+        "An agent keeps what it sent until the reply arrives, keeps deciding, and has one exchange open at a time.",
+        "The last column is the radius that covers anything the paper allows, at the measured effective α.",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Theorem 2: with fewer than about M/log(T/M) messages nobody beats independent learners."""
+"""Theorem 2: with fewer than about M/log(T/M) messages no algorithm beats independent learners."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def plan(size: Size) -> list[Cell]:
     n_agents, own = size.pick(tiny=(16, 60), quick=(256, 150), full=(256, 500))
     n_rounds = n_agents * own
     world = Hypercube(dim=DIM, gap=math.sqrt(DIM / own))
-    most = (1 + own / DIM) ** DIM  # how far an agent's own data can lift the determinant: few get farther
+    most = (1 + own / DIM) ** DIM  # how far an agent's own data can raise the determinant: few exceed it
     shares = size.pick(tiny=(1.0, 1e-3), quick=QUICK_SHARES, full=FULL_SHARES)
     waits = size.pick(tiny=(0.1,), quick=(1.0, 0.6, 0.1, 0.01), full=(1.1, 1.0, 0.8, 0.5, 0.2, 0.1, 0.03, 0.01))
     parts = size.pick(tiny=(4,), quick=(128, 64, 32, 8, 2), full=(128, 64, 32, 16, 8, 4, 2, 1))
@@ -150,7 +150,7 @@ def _sentence(results: Results, relative: dict[str, list[tuple[float, Interval]]
     few = [r for x, r, _ in every if 0 < x < 1]
     half = min(((x, system) for x, r, system in every if side(r, 0.5) == BELOW), default=None)
     text = f"M/log(T/M) is {number(unit)} messages here. "
-    text += f"Below it {says_few(few)}. " if few else "No setting tried sends fewer, but some. "
+    text += f"Below it {says_few(few)}. " if few else "No setting tried sends fewer messages, but more than none. "
     if half is None:
         return text + "No setting tried is shown to halve the regret."
     return text + f"The cheapest setting shown to halve the regret sends {half[0]:.1f} times as many ({half[1]})."
@@ -158,13 +158,13 @@ def _sentence(results: Results, relative: dict[str, list[tuple[float, Interval]]
 
 def _notes() -> list[str]:
     return [
-        "The theorem leaves its constant open; it says that the regret stays of the order of independent learners' "
+        "The theorem leaves its constant open; it states that the regret stays of the order of independent learners' "
         "below.",
         "“Some share” lets a part of the fleet run FedLinUCB with join and arrival while the others learn alone: the "
-        "best use of few messages we found, and still linear in the part that may speak.",
+        "best use of few messages found here, and still linear in the share of agents that communicate.",
         "Few messages by a large α leave FedLinUCB's lazy agents on old models, so it is then worse than learning "
         "alone.",
     ]
 
 
-STUDY = Study("lower_bound", "Can anybody beat independent learners with very few messages?", plan, analyse)
+STUDY = Study("lower_bound", "Can any system beat independent learners with very few messages?", plan, analyse)

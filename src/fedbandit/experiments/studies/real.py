@@ -1,4 +1,4 @@
-"""Real data: what is sharing worth, and at what price? Alone, together and with everything shared, one pass each."""
+"""Real data: the gain of sharing and its cost in messages: alone, together and everything shared, one pass each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedbandit.experiments.results import Cell, Group, Results
 from fedbandit.experiments.sharing_cost import human_bytes
 from fedbandit.experiments.spec import RunSpec, make_spec
 from fedbandit.experiments.study import Size, Study, StudyAnswer
-from fedbandit.simulation.datasets.base import Baselines, DataWorld
+from fedbandit.simulation.datasets.base import DataWorld, ReferenceRewards
 from fedbandit.simulation.datasets.catalog import real
 from fedbandit.simulation.participation import by_rows
 
@@ -32,12 +32,12 @@ FED, HELPED, ASYNC, SYNC = "FedLinUCB", "FedLinUCB, join + arrival", "Async-LinU
 FAMILIES = (FED, HELPED, ASYNC, SYNC)
 WANTED_GAIN = 0.9  # of what sharing everything gains
 SHOWN_ALPHA = 1.0
-EVERY_DECISION = 0.0  # the α at which every observation travels
+EVERY_DECISION = 0.0  # the α at which every observation is sent
 N_MARKS = 45
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DataSetting:
     """A data set with the numbers that all systems use there."""
 
     data: str
@@ -47,26 +47,26 @@ class Place:
 
 
 # β and λ are where *independent* agents do best on digits (tried: β to 0.5, λ 0.01 to 1) and on flights (β 0.3 to 1,
-# λ 0.1 and 1); the two small data sets borrow those of digits.
-PLACES: dict[str, Place] = {
-    "digits": Place("digits", {"n_agents": 20}, 0.2, 0.1),
-    "digits, by label": Place("digits", {"n_agents": 20, "split": "labels"}, 0.2, 0.1),
-    "breast cancer": Place("breast_cancer", {"n_agents": 10}, 0.2, 0.1),
-    "wine": Place("wine", {"n_agents": 5}, 0.2, 0.1),
-    "flights": Place("flights", {}, 0.3, 0.1),
+# λ 0.1 and 1); the two small data sets use those of digits.
+SETTINGS: dict[str, DataSetting] = {
+    "digits": DataSetting("digits", {"n_agents": 20}, 0.2, 0.1),
+    "digits, by label": DataSetting("digits", {"n_agents": 20, "split": "labels"}, 0.2, 0.1),
+    "breast cancer": DataSetting("breast_cancer", {"n_agents": 10}, 0.2, 0.1),
+    "wine": DataSetting("wine", {"n_agents": 5}, 0.2, 0.1),
+    "flights": DataSetting("flights", {}, 0.3, 0.1),
 }
 
 
 def plan(size: Size) -> list[Cell]:
     """Every offline data set, every system over its knob; one pass over the rows, each at the agent that owns it."""
-    names = size.pick(tiny=("wine", "breast cancer"), quick=tuple(PLACES), full=tuple(PLACES))
+    names = size.pick(tiny=("wine", "breast cancer"), quick=tuple(SETTINGS), full=tuple(SETTINGS))
     seeds = size.seeds(quick=3, full=10)
     cells = []
     for name in names:
-        place = PLACES[name]
-        world = real(place.data, **place.options)
+        setting = SETTINGS[name]
+        world = real(setting.data, **setting.options)
         try:
-            rules = _rules(world, place, size)
+            rules = _rules(world, setting, size)
         except MissingExtra:  # studies run without this extra; the answer says which data is missing
             continue
         marks = np.unique(np.linspace(0, world.n_rows, N_MARKS + 1).astype(int)[1:]).tolist()
@@ -83,8 +83,8 @@ def plan(size: Size) -> list[Cell]:
     return cells
 
 
-def _rules(world: DataWorld, place: Place, size: Size) -> list[tuple[str, float, Rule]]:
-    numbers: dict[str, Any] = {"dim": world.dim, "beta": place.beta, "lam": place.lam}
+def _rules(world: DataWorld, setting: DataSetting, size: Size) -> list[tuple[str, float, Rule]]:
+    numbers: dict[str, Any] = {"dim": world.dim, "beta": setting.beta, "lam": setting.lam}
     every = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
     alphas = size.pick(tiny=(0.3, SHOWN_ALPHA), quick=(0.3, 1.0, 10.0), full=every)
     gammas = size.pick(tiny=(2.0,), quick=(10.0,), full=(1.5, 3.0, 10.0))
@@ -102,8 +102,13 @@ def _rules(world: DataWorld, place: Place, size: Size) -> list[tuple[str, float,
 
 
 def reward_of(group: Group) -> dict[int, float]:
-    """Mean reward a round, by seed."""
+    """Mean reward per round, by seed."""
     return {seed: value / group.spec.n_rounds for seed, value in group.at("reward").items()}
+
+
+def mean_reward(group: Group) -> Interval:
+    """Mean reward per round and its interval over seeds."""
+    return interval(list(reward_of(group).values()))
 
 
 def gain_share(results: Results, group: Group) -> Interval:
@@ -118,7 +123,7 @@ def gain_share(results: Results, group: Group) -> Interval:
 
 
 def gap_of(results: Results, data: str) -> Interval:
-    """What sharing everything gains per round over agents alone, paired by seed."""
+    """The gain per round of sharing everything over agents alone, paired by seed."""
     lonely, best = (reward_of(results.one(data=data, system=s)) for s in (ALONE, EVERYTHING))
     return difference(best, lonely)
 
@@ -134,20 +139,20 @@ def price_of(group: Group) -> str:
 
 
 @lru_cache(maxsize=16)
-def _baselines(spec: RunSpec) -> Baselines:
+def _reference_rewards(spec: RunSpec) -> ReferenceRewards:
     world = spec.make_world()
     if not isinstance(world, DataWorld):
         raise InvalidParameter(f"expected a world from data, got {world.name}")
-    return world.baselines
+    return world.reference_rewards
 
 
-def baselines_of(results: Results, data: str) -> Baselines:
+def reference_rewards_of(results: Results, data: str) -> ReferenceRewards:
     """What a random arm, the best fixed policy and the best arm would earn."""
-    return _baselines(results.one(data=data, system=ALONE).spec)
+    return _reference_rewards(results.one(data=data, system=ALONE).spec)
 
 
 def analyse(results: Results) -> StudyAnswer:
-    """Reward against messages for each data set, and whether the promise on digits holds."""
+    """Reward against messages for each data set."""
     places = results.each("data")
     if not places:
         raise InvalidParameter("no data set is there: pip install 'fedbandit[data]'")
@@ -171,20 +176,15 @@ def analyse(results: Results) -> StudyAnswer:
 def _panel(axis: Axes, results: Results, data: str) -> None:
     for family in FAMILIES:
         groups = sorted(results.where(data=data, system=family), key=lambda g: g.mean("messages").mean)
-        spans = [interval(list(reward_of(g).values())) for g in groups]
+        spans = [mean_reward(g) for g in groups]
         sent = [g.mean("messages").mean for g in groups]
         kept = [i for i, x in enumerate(sent) if x > 0]
         points(axis, [sent[i] for i in kept], [spans[i] for i in kept], style_of(family))
     everything, lonely = results.one(data=data, system=EVERYTHING), results.one(data=data, system=ALONE)
-    points(
-        axis,
-        [everything.mean("messages").mean],
-        [interval(list(reward_of(everything).values()))],
-        style_of(EVERYTHING),
-    )
+    points(axis, [everything.mean("messages").mean], [mean_reward(everything)], style_of(EVERYTHING))
     look = style_of(ALONE)
-    axis.axhline(interval(list(reward_of(lonely).values())).mean, color=look.colour, linestyle=look.line)
-    known = baselines_of(results, data)
+    axis.axhline(mean_reward(lonely).mean, color=look.colour, linestyle=look.line)
+    known = reference_rewards_of(results, data)
     low, high = axis.get_ylim()
     for value in (known.random, known.best_fixed):
         if low - 0.5 * (high - low) <= value <= high + 0.5 * (high - low):
@@ -241,7 +241,7 @@ def _price(axis: Axes, results: Results) -> None:
     axis.axhline(WANTED_GAIN, color="#8a8f98", linestyle=":", linewidth=1.1)
     points(axis, x, spans, look)
     for i, (g, sent, part) in enumerate(zip(groups, x, spans, strict=True)):
-        above = i % 2 == 1  # neighbours on different sides, so that their words do not meet
+        above = i % 2 == 1  # neighbours on different sides, so that labels do not overlap
         note(axis, f"α={g['knob']:g}", sent, part.high if above else part.low, look, shift=(-10, 4 if above else -11))
     every = results.one(data="digits", system=HELPED, knob=EVERY_DECISION)
     ends = (
@@ -251,7 +251,7 @@ def _price(axis: Axes, results: Results) -> None:
     for at, part, text in ends:
         points(axis, [at], [part], other)
         note(axis, text, at, 1.0, other, shift=(-3 * len(text), 8))
-    axis.set(title="The gain, and its price", xlabel="messages per decision", ylim=(0.8, 1.05))
+    axis.set(title="Gain and cost", xlabel="messages per decision", ylim=(0.8, 1.05))
     axis.set_xlim(0.7 * min(x), 1.6 * ends[-1][0])
     axis.set_ylabel("gain over alone, of that of sharing all")
     log_scale(axis)
@@ -261,7 +261,7 @@ def _price(axis: Axes, results: Results) -> None:
 def _table(results: Results) -> Table:
     rows = []
     for group in results:
-        reward = interval(list(reward_of(group).values()))
+        reward = mean_reward(group)
         part = None if group["system"] in (ALONE, EVERYTHING) else gain_share(results, group)
         knob = group["knob"] if group["system"] in FAMILIES else None
         sent, cost = group.mean("messages"), group.sharing_cost
@@ -277,7 +277,7 @@ def _table(results: Results) -> Table:
 def _no_learning(results: Results) -> Table:
     rows = []
     for data in results.each("data"):
-        known = baselines_of(results, data)
+        known = reference_rewards_of(results, data)
         rows.append([data, known.random, known.best_fixed, known.best])
     return Table(
         "Without learning: mean reward per round", ["data", "random arm", "best fixed policy", "best arm"], rows
@@ -285,19 +285,16 @@ def _no_learning(results: Results) -> Table:
 
 
 def _sentence(results: Results) -> str:
-    parts = [_promise(results, data) for data in results.each("data")]
-    return " ".join(parts)
+    return " ".join(_data_sentence(results, data) for data in results.each("data"))
 
 
-def _promise(results: Results, data: str) -> str:
+def _data_sentence(results: Results, data: str) -> str:
     """What there is to gain, the cheapest FedLinUCB shown to reach nine tenths of it, and what sending all costs."""
-    lonely, everything = (
-        interval(list(reward_of(results.one(data=data, system=s)).values())) for s in (ALONE, EVERYTHING)
-    )
+    lonely, everything = (mean_reward(results.one(data=data, system=s)) for s in (ALONE, EVERYTHING))
     text = f"On {data}, agents alone earn {lonely.mean:.3f} per round and sharing everything {everything.mean:.3f}: "
     text += f"{says_gain(gap_of(results, data))}."
     best = shown_best(results, data)
-    earned = interval(list(reward_of(best).values()))
+    earned = mean_reward(best)
     text += f" FedLinUCB at α = {best['knob']:g} earns {earned.mean:.3f}"
     if side(gap_of(results, data), 0.0) == ABOVE:
         text += f" and {says_part(gain_share(results, best), WANTED_GAIN)}"
@@ -318,7 +315,7 @@ def _says_every_decision(results: Results, data: str) -> str:
     found = results.where(data=data, system=HELPED, knob=EVERY_DECISION)
     if not found:
         return ""
-    earned = interval(list(reward_of(found[0]).values()))
+    earned = mean_reward(found[0])
     return f" Two messages per decision (α = 0, join and arrival) earn {earned.mean:.3f} with {_sent(found[0])}."
 
 
@@ -328,16 +325,16 @@ def _notes() -> list[str]:
         "seen. Their agents are artificial: rows are dealt at random, or by label. Flights have real agents: 104 "
         "destinations, a day's flights are the arms, on time or not is known for each.",
         "One β and one λ for all systems of a data set, chosen where independent agents do best: on digits (breast "
-        "cancer and wine borrow these) and on flights.",
+        "cancer and wine use the same) and on flights.",
         "A pass shows every row once at the agent that owns it. Wine has 178 rows for 5 agents: nearly every row is "
-        "news at d = 42, so few rounds pass without an exchange. Breast cancer is nearly so: 569 rows at d = 22.",
+        "informative at d = 42, so few rounds pass without an exchange. Breast cancer is similar: 569 rows at d = 22.",
         "A broadcast (M + 1 messages per round) is how Table 1 counts sharing everything. Two messages per decision, "
         "α = 0 with join and arrival, give every agent the same knowledge; against them FedLinUCB saves much less.",
         "Raw rows are context, arm and reward as float64, sent once. A message has d(d+1)/2 + d + 3 numbers, so that "
         "in one pass over small data statistics cost more bytes than the rows: what they save is that no "
         "row leaves its agent; in bytes they pay only after many more rows.",
-        "Split by label, an agent sees two classes and learns them alone; what is lost to waiting outweighs the rest.",
-        "Flights come in the order of days, and punctuality changes with the season: a model that waits is late.",
+        "Split by label, an agent sees two classes and learns them alone; delayed models cost more than sharing gains.",
+        "Flights come in the order of days, and punctuality changes with the season, so a delayed model is outdated.",
     ]
 
 

@@ -40,7 +40,7 @@ def plan(size: Size) -> list[Cell]:
 
 
 def analyse(results: Results) -> StudyAnswer:
-    """Regret, messages an agent and speed over M."""
+    """Regret, messages per agent and speed over M."""
     n_rounds = results.groups[0].spec.n_rounds
     figure, axes = panels(1, 3, width=12.5, height=3.5)
     for system in SYSTEMS:
@@ -50,7 +50,7 @@ def analyse(results: Results) -> StudyAnswer:
         line(axes[2], x, [_speed(g) for g in groups], look)
         if system != "OFUL independent":
             points(axes[1], x, [interval([v / g["M"] for v in g.at("messages").values()]) for g in groups], look)
-    titles = ("Regret a round", "Messages an agent, in the whole run", "Simulated rounds a second")
+    titles = ("Regret per round", "Messages per agent, in the whole run", "Simulated rounds per second")
     for i, (axis, title) in enumerate(zip(axes, titles, strict=True)):
         axis.set(title=title, xlabel="agents M")
         log_scale(axis, "x")
@@ -62,15 +62,15 @@ def analyse(results: Results) -> StudyAnswer:
         f"{n_rounds:,} rounds in all, whatever M: with more agents each has fewer of its own. Mean and 95 % interval."
     )
     notes = [
-        f"Articles world, d = {DIM}, K = 10, β = {BETA}, λ = {LAM}, α = 1, one agent active a round, chosen evenly.",
-        "Speed is in rounds a second of processor time, of the fastest seed.",
+        f"Articles world, d = {DIM}, K = 10, β = {BETA}, λ = {LAM}, α = 1, one agent active per round, chosen evenly.",
+        "Speed is in rounds per second of processor time, of the fastest seed.",
         baseline_note([group.sharing_cost for group in results]),
     ]
     return StudyAnswer(_sentence(results, n_rounds), figure, caption, [_table(results)], notes)
 
 
 def _speed(group: Group) -> float:
-    """Rounds a second of processor time, in the fastest run: the first one may have waited for the compiler."""
+    """Rounds per second of processor time, in the fastest run: the first one may include compilation."""
     return max(run.spec.n_rounds / max(run.seconds, 1e-9) for run in group.runs.values())
 
 
@@ -79,7 +79,7 @@ def _table(results: Results) -> Table:
     for g in results:
         own = interval([v / g["M"] for v in g.at("messages").values()])
         rows.append([g["M"], g["system"], g.mean("regret"), g.mean("messages"), own, _speed(g)])
-    columns = ["M", "system", "regret", "messages", "messages an agent", "rounds a second"]
+    columns = ["M", "system", "regret", "messages", "messages per agent", "rounds per second"]
     return Table("Scaling the fleet at constant traffic", columns, rows)
 
 

@@ -28,7 +28,7 @@ MEASURES = ("regret", "messages", "switches", "bytes")
 SHOWN = MEASURES[:3]  # the columns of Table 1; bytes follow from messages
 Rate = Callable[[float, float, float], float]  # T, M, d -> the table's rate
 
-# As printed, with N/A as what OFUL costs when all share one model, and ✗ under low switching as a switch a round.
+# As printed, with N/A as what OFUL costs when all share one model, and ✗ under low switching as one switch per round.
 REGRET: dict[str, tuple[str, Rate]] = {
     "OFUL shared": ("d√(T log T)", lambda T, M, d: d * math.sqrt(T * math.log(T))),
     "DisLinUCB": ("d√T log²T", lambda T, M, d: d * math.sqrt(T) * math.log(T) ** 2),
@@ -78,7 +78,7 @@ def plan(size: Size) -> list[Cell]:
 
 
 def rate_of(system: str, measure: str) -> tuple[str, Rate]:
-    """The table's rate for a system: in words, and as a function."""
+    """The table's rate for a system, as text and as a function."""
     if measure == "regret":
         return REGRET[system]
     words, rate = MESSAGES[system]
@@ -131,10 +131,10 @@ def analyse(results: Results) -> StudyAnswer:
         "The rates are upper bounds up to constants; logarithms give them exponents above 0.5 or 0 on these grids.",
         "FedLinUCB α = 1/M², Async-LinUCB γ = exp(1/M), DisLinUCB D = T_m log(M T_m)/(dM), OFUL's radius for all.",
         "OFUL's radius has no proof for Async-LinUCB and DisLinUCB; they use it so that nothing else differs.",
-        "Theorem 1's regret has a term linear in M, for agents that begin blind, which the table leaves out.",
+        "Theorem 1's regret has a term linear in M, for agents that begin without data, which the table leaves out.",
         _beside_the_bound(results),
         "Messages of FedLinUCB cannot exceed 2T, nor those of Async-LinUCB (M+1)T, which flattens their growth in M.",
-        "Table 1 has ✗ for low switching of all but FedLinUCB; a switch a round stands for it here, and OFUL's M "
+        "Table 1 has ✗ for low switching of all but FedLinUCB; one switch per round stands for it here, and OFUL's M "
         "agents switch at every round.",
         baseline_note([group.sharing_cost for group in results]),
     ]

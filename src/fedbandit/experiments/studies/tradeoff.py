@@ -1,4 +1,4 @@
-"""Regret against messages: the Pareto front of every system, in worlds easy and hard, for fleets small and large."""
+"""Regret against messages: the Pareto front of every system, in easy and hard worlds, for small and large fleets."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def _says_front(results: Results, places: Sequence[Place]) -> str:
 
 
 def _front_table(results: Results, places: Sequence[Place]) -> Table:
-    """The systems that nobody beats in both regret and messages."""
+    """The systems that no other beats in both regret and messages."""
     rows = [[*place.values(), *(f"{n} of {m}" for n, m in _front(results, place).values())] for place in places]
     return Table("Points on the Pareto front", ["world", "M", "participation", "noise", *FAMILIES], rows)
 
@@ -226,11 +226,16 @@ def _notes() -> list[str]:
         "Uniform: d = 15, β = 0.5 (1.67 at high noise), λ = 1. Articles: d = 25, Li and Wang's radius, λ = 0.1. "
         "Noise 0.1 and 1.",
         "FedLinUCB over α, Async-LinUCB over γ, DisLinUCB over D as multiples of T/(d log T).",
-        "The servers of Async-LinUCB and DisLinUCB know the whole fleet from the start, so that a newcomer may have a "
+        "The servers of Async-LinUCB and DisLinUCB enrol the whole fleet at the start, so that a new agent may have a "
         "model before it first acts; FedLinUCB has that only with join.",
-        "DisLinUCB is shown at its best here: everybody can be polled at any moment (see the study of asynchrony).",
+        "DisLinUCB is shown at its best here: every agent can be polled at any moment (see the study of asynchrony).",
         "Two curves that both use a fixed radius compare communication schemes, not guarantees.",
     ]
 
 
-STUDY = Study("tradeoff", "What does a message buy, and where do the options beyond the paper pay?", plan, analyse)
+STUDY = Study(
+    "tradeoff",
+    "How does regret trade off against messages, and where do the options beyond the paper help?",
+    plan,
+    analyse,
+)

@@ -1,4 +1,4 @@
-"""Async-LinUCB's rounds: eager agents upload on their own, the server pushes to whom it finds out of date."""
+"""Rounds of Async-LinUCB: eager agents trigger their uploads, the server pushes to agents that are out of date."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class AsyncFleet(NamedTuple):
 
     estimates: Estimates  # (M+2) slots
     born: Index  # (M,)
-    order: Index  # (M,), whom the server knows, in the order in which it heard of them
+    order: Index  # (M,), enrolled agents in the order of their enrolment
     n_enrolled: Index  # (1,)
     enrolled: Index  # (M,)
-    known: Matrix  # (M, d(d+1)/2), λI + V_g − ΔV_−j: what the server knows that agent j has
+    known: Matrix  # (M, d(d+1)/2), λI + V_g − ΔV_−j: the data that agent j has, as known to the server
     known_log_det: Vector  # (M,)
     local: Sums  # (M) buffers
-    in_flight: Index  # (M,), 1 while an upload waits for its turn at the server; its buffer is kept until then
-    queue: Index  # (M,), who waits, in order
+    in_flight: Index  # (M,), 1 while an upload is queued at the server; its buffer is kept until then
+    queue: Index  # (M,), agents with a queued upload, in order
     model_version: Index  # (M,)
     server: Sums  # (1)
     version: Index  # (1,)
@@ -71,14 +71,14 @@ def play_async(fleet: AsyncFleet, rule: AsyncRule, offer: RoundBlock, log: Round
         learn(fleet, m, table, r, reward)
         counts[2] += 1
         if exceeds(estimates.growth[m], rule.log_gamma_up):
-            converse(fleet, rule, m, counts)
+            exchange_all(fleet, rule, m, counts)
         book(sums, counts, sums_at, counts_at, i)
     return stop
 
 
 @inlined
 def enroll(enrolled: Index, order: Index, n_enrolled: Index, m: int) -> None:
-    """The server hears of agent m, if it did not know it yet."""
+    """Enrol agent m at the server, unless it is enrolled already."""
     if not enrolled[m]:
         enrolled[m] = 1
         order[n_enrolled[0]] = m
@@ -88,15 +88,15 @@ def enroll(enrolled: Index, order: Index, n_enrolled: Index, m: int) -> None:
 @inlined
 def learn(fleet: AsyncFleet, m: int, table: Matrix, r: int, reward: float) -> None:
     """Add row r of the table and its reward to the estimate and to the buffer."""
-    be_born(fleet, m)
+    assign_slot(fleet, m)
     add_pair(fleet.local.Sigma, fleet.local.b, fleet.local.n, m, table, r, reward)
     if follow(fleet.estimates, m, table, r, reward):
         restart(fleet.estimates, m, added(fleet.known[m], fleet.local.Sigma[m]))
 
 
 @inlined
-def be_born(fleet: AsyncFleet, m: int) -> None:
-    """Agent m gets a slot of its own."""
+def assign_slot(fleet: AsyncFleet, m: int) -> None:
+    """Assign a slot of its own to agent m."""
     if not fleet.born[m]:
         fleet.born[m] = 1
         copy_estimate(fleet.estimates, len(fleet.born), m)
@@ -104,10 +104,10 @@ def be_born(fleet: AsyncFleet, m: int) -> None:
 
 
 @inlined
-def converse(fleet: AsyncFleet, rule: AsyncRule, m: int, counts: Index) -> None:
-    """Uploads are merged in turn; each may bring pushes, and a push may make another agent's buffer due.
+def exchange_all(fleet: AsyncFleet, rule: AsyncRule, m: int, counts: Index) -> None:
+    """Merge queued uploads in order; each may cause pushes, and a push may trigger another agent's upload.
 
-    Nobody observes meanwhile, so an agent has at most one upload in a conversation.
+    No agent observes meanwhile, so each has at most one upload in such a sequence.
     """
     waiting = send(fleet, m, 0)
     done = 0
@@ -129,7 +129,7 @@ def converse(fleet: AsyncFleet, rule: AsyncRule, m: int, counts: Index) -> None:
 
 @inlined
 def send(fleet: AsyncFleet, m: int, waiting: int) -> int:
-    """Agent m's upload joins the queue; its growth counts from here on. Returns how many have joined."""
+    """Queue agent m's upload; its growth counts from here on. Returns the length of the queue."""
     fleet.queue[waiting] = m
     fleet.in_flight[m] = 1
     fleet.estimates.base[m] += fleet.estimates.growth[m]
@@ -139,7 +139,7 @@ def send(fleet: AsyncFleet, m: int, waiting: int) -> int:
 
 @inlined
 def merge(fleet: AsyncFleet, m: int) -> float:
-    """The server adds an upload; returns log det of its sum, and leaves in slot M+1 what a push would carry."""
+    """Merge an upload; returns log det of the server's sum, and puts the content of a push into slot M+1."""
     for j in range(fleet.known.shape[1]):
         fleet.known[m, j] += fleet.local.Sigma[m, j]
     fleet.known_log_det[m] = factorise(fleet.known[m], np.empty(fleet.estimates.P[m].shape))
@@ -158,7 +158,7 @@ def merge(fleet: AsyncFleet, m: int) -> float:
 
 @inlined
 def push(fleet: AsyncFleet, j: int, log_det: float) -> None:
-    """Agent j takes the server's sum, and keeps its own buffer on top of it."""
+    """Agent j adopts the server's sum and keeps its own buffer on top of it."""
     estimates = fleet.estimates
     fleet.born[j] = 1
     copy_row(fleet.server.Sigma[0], fleet.known[j])

@@ -1,4 +1,4 @@
-"""Between a stream's blocks and the kernels: arrays as kernels read them, and room for what they write."""
+"""Conversion of a stream's blocks for the kernels, and the arrays that kernels write to."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Reader:
                 raise InvalidParameter("a world of infinite decision sets needs theta_star")
             self.best_mean = best_mean(self.ball, stream.theta_star)
             self.decisions, self.decided = np.zeros((n_agents, self.ball.dim)), np.zeros(n_agents)
-        # What a policy remembers of a row holds for this table only.
+        # Cached scores of rows hold for this table only.
         self._remembered = first.table
         self._source: Matrix | None = None
         self._table, self._norms = NO_MATRIX, NO_VECTOR
@@ -97,12 +97,12 @@ class Reader:
 
 
 def new_log(n: int) -> RoundLog:
-    """Totals at zero, and room for blocks of n rounds."""
+    """Totals at zero, with arrays for blocks of n rounds."""
     return _log_of(np.zeros(2), np.zeros(3, dtype=np.int64), n)
 
 
 def with_room(log: RoundLog, n: int) -> RoundLog:
-    """The same totals, with room for at least n rounds."""
+    """The same totals, with arrays for at least n rounds."""
     return log if n <= len(log.choices) else _log_of(log.sums, log.counts, n)
 
 

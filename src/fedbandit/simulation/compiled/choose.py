@@ -1,6 +1,6 @@
-"""The optimistic choice among the actions on offer, with as few quadratic forms as the answer needs.
+"""The optimistic choice from a decision set, with as few quadratic forms as possible.
 
-Arrays come whole, with the position to look at: taking rows and fields apart costs as much as a small product.
+Arrays are passed whole, with an index: slicing rows and fields costs as much as a small product.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def choose_known(
     value: Matrix,
     square: Matrix,
 ) -> int:
-    """`choose` for a table and frozen policies, which remember what was found out about each row.
+    """`choose` for a table and frozen policies, which cache what is known about each row.
 
     value[s, r] is a row's score where square[s, r], its xᵀΣ⁻¹x, is a number; else a bound on it; NaN is unknown.
     """

@@ -1,4 +1,4 @@
-"""DisLinUCB's rounds: eager between synchronisations, and one shared estimate for all who have seen nothing since."""
+"""Rounds of DisLinUCB: eager between synchronisations; agents without observations since share one estimate."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class DisRule(NamedTuple):
 
 
 class DisFleet(NamedTuple):
-    """M agents; slot M is what all shared at the last synchronisation, slot M+1 the prior."""
+    """M agents; slot M is the shared estimate of the last synchronisation, slot M+1 the prior."""
 
     estimates: Estimates  # (M+2) slots
     enrolled: Index  # (M,), 1 for agents that take part in the next synchronisation
-    synchronised: Index  # (M,), 1 for agents that know what is shared
-    local: Sums  # (M) buffers since the last synchronisation; who has an empty one uses slot M, or M+1
+    synchronised: Index  # (M,), 1 for agents that have the shared estimate
+    local: Sums  # (M) buffers since the last synchronisation; an agent with an empty one uses slot M, or M+1
     server: Sums  # (1)
     version: Index  # (1,)
     prior: Matrix  # (1, d(d+1)/2), λI, packed
@@ -76,7 +76,7 @@ def play_dislinucb(fleet: DisFleet, rule: DisRule, offer: RoundBlock, log: Round
 
 @inlined
 def synchronise(fleet: DisFleet, counts: Index) -> None:
-    """All who are enrolled upload and download; who has nothing new sends zeros, which need not be added."""
+    """All enrolled agents upload and download; an empty upload is all zeros and need not be added."""
     estimates = fleet.estimates
     n_agents = len(fleet.local.n)
     n_enrolled = 0

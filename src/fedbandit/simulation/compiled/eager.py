@@ -1,4 +1,4 @@
-"""Policies that follow every observation: the running estimate of core/eager.py, and OFUL alone or shared on it."""
+"""Eager policies: the running estimate of core/eager.py, and OFUL, alone or shared, on top of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedbandit.simulation.worlds import Index
 
 
 class Estimates(NamedTuple):
-    """Running ridge estimates, one a slot."""
+    """Running ridge estimates, one per slot."""
 
     theta_hat: Matrix  # (S, d)
     b: Matrix  # (S, d)
@@ -33,7 +33,7 @@ class Estimates(NamedTuple):
 
 @inner
 def copy_estimate(estimates: Estimates, source: int, target: int) -> None:
-    """Slot `target` becomes what slot `source` is."""
+    """Copy slot `source` to slot `target`."""
     copy_row(estimates.theta_hat[source], estimates.theta_hat[target])
     copy_row(estimates.b[source], estimates.b[target])
     for i in range(estimates.b.shape[1]):
@@ -48,7 +48,7 @@ def copy_estimate(estimates: Estimates, source: int, target: int) -> None:
 
 @inner
 def restart(estimates: Estimates, s: int, Sigma: Vector) -> None:
-    """Slot s exact again, from a fresh factorisation of its Σ (packed); the base of its growth stays."""
+    """Recompute slot s from a factorisation of its Σ (packed); the base of its growth stays."""
     W = np.empty(estimates.P[s].shape)
     log_det = factorise(Sigma, W)
     gram(W, estimates.P[s])
@@ -61,7 +61,7 @@ def restart(estimates: Estimates, s: int, Sigma: Vector) -> None:
 
 @inner
 def follow(estimates: Estimates, s: int, table: Matrix, r: int, reward: float) -> bool:
-    """Add row r of the table with its reward to slot s, O(d²); True when rounding deserves a restart."""
+    """Add row r of the table with its reward to slot s, O(d²); True when rounding errors call for a restart."""
     P, b, x = estimates.P[s], estimates.b[s], table[r]
     dim = len(x)
     u = np.empty(dim)
@@ -105,7 +105,7 @@ class EagerRule(NamedTuple):
 
 
 class EagerFleet(NamedTuple):
-    """Learners with their own sums; the last slot is the prior, which a learner uses until it has seen something."""
+    """Learners with their own sums; the last slot is the prior, which a learner uses until its first observation."""
 
     estimates: Estimates  # (S+1) slots, S = M or 1
     sums: Sums  # (S+1) owners

@@ -1,4 +1,4 @@
-"""The factor of a Σ whose ridge rounding has eaten: eigenvalues lifted to the rounding level, as in core/ridge.py."""
+"""The factor of a Σ whose ridge is lost to rounding: eigenvalues lifted to the rounding level, as in core/ridge.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_SWEEPS = 30
 
 @inner
 def floored_factor(C: Matrix, W: Matrix) -> float:
-    """W lower triangular with WᵀW the inverse of C lifted; returns its log det. C, a lower triangle, is used up."""
+    """W lower triangular with WᵀW the inverse of C lifted; returns its log det. C, a lower triangle, is overwritten."""
     dim = C.shape[0]
     for i in range(dim):
         for j in range(i):

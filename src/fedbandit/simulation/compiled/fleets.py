@@ -1,4 +1,4 @@
-"""A fleet of each algorithm at its start, and how to play it and to read its policies from Python."""
+"""The compiled fleet of each algorithm: its initial state, its kernel, and access to its policies from Python."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from fedbandit.simulation.compiled.radius import terms_of
 from fedbandit.simulation.compiled.round_block import RoundBlock, RoundLog
 from fedbandit.simulation.compiled.sums import Sums
 
-WORTH_REMEMBERING = 48  # features; with fewer, a score is computed sooner than fetched from memory
-REMEMBERED = 1 << 24  # scores of table rows that a lazy fleet may remember: two numbers each, a quarter of a gigabyte
+WORTH_REMEMBERING = 48  # features; with fewer, computing a score is faster than fetching it from memory
+REMEMBERED = 1 << 24  # scores of table rows that a lazy fleet may cache: two numbers each, a quarter of a gigabyte
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Bound:
         if self.entry is not None:
             return self.entry(self.fleet, self.numbers, offer, log, start, stop)
         reached = int(self.kernel(self.fleet, self.numbers, offer, log, start, stop))
-        if hasattr(self.kernel, "overloads"):  # not where numba is told to leave functions as they are
+        if hasattr(self.kernel, "overloads"):  # absent where compilation is disabled in numba
             types = tuple(map(self.kernel.typeof_pyval, (self.fleet, self.numbers, offer, log, start, stop)))
             self.entry = self.kernel.overloads[types].entry_point
         return reached

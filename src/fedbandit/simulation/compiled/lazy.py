@@ -2,8 +2,7 @@
 
 Exact, and cheap because a frozen policy makes two things free. With A = W Σ_loc Wᵀ, WᵀW = Σ_m⁻¹, whose trace is the sum
 of the chosen actions' squared widths, 1 + tr A ≤ det(I + A) ≤ (1 + tr A/d)^d: in most rounds a sum decides the trigger,
-and a determinant is computed only where the bounds disagree. And what a policy thinks of a row of a table is found out
-once.
+and a determinant is computed only where the bounds disagree. And each row of a table is scored once per policy.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from fedbandit.simulation.compiled.round_block import BALL, TABLE, RoundBlock, R
 from fedbandit.simulation.compiled.sums import Sums, add_pair, move
 from fedbandit.simulation.worlds import Index
 
-LASTING = 32  # own rounds after which a policy has earned a tighter bound on its widths
+LASTING = 32  # own rounds after which computing a tighter bound on a policy's widths pays off
 MARGIN = 1e-9  # bounds this close to the threshold are not trusted; the determinant is computed
 
 
@@ -59,7 +58,7 @@ class LazyFleet(NamedTuple):
     W: Matrix  # (policies, d, d), lower triangular, WᵀW = Σ_m⁻¹
     beta: Vector  # (policies,)
     top: Vector  # (policies,) ≥ √λ_max(Σ_m⁻¹)
-    value: Matrix  # (M+1, N), what a policy knows of each row of the table; or (0, 0)
+    value: Matrix  # (M+1, N), cached scores of the table's rows by policy; or (0, 0)
     square: Matrix
     local: Sums  # (M) buffers
     trace: Vector  # (M,), tr A
@@ -76,9 +75,9 @@ class LazyFleet(NamedTuple):
 
 @kernel
 def play_lazy(fleet: LazyFleet, rule: LazyRule, offer: RoundBlock, log: RoundLog, start: int, stop: int) -> int:
-    """Rounds start … stop − 1 of a block. Returns where it stopped: early if a decision on a ball is wanted.
+    """Rounds start … stop − 1 of a block; returns where it stopped.
 
-    −1 − i says that the scores of round i are not finite.
+    It stops early if a decision on a ball is needed. −1 − i means that the scores of round i are not finite.
     """
     # Fields are taken out of their tuples here: inside the loop each access would count references.
     kind, K, remembered, table, norms, rows, means, noise, active, decided, best_mean = offer
@@ -158,7 +157,7 @@ def allowance(rule: LazyRule, growth: float, dim: int) -> float:
 
 @inlined
 def exchange(fleet: LazyFleet, rule: LazyRule, m: int, counts: Index) -> None:
-    """Upload the buffer and clear it; take the new model now, or at the next round (Algorithm 1, lines 9 to 14)."""
+    """Upload the buffer and clear it; adopt the new model now, or at the next round (Algorithm 1, lines 9 to 14)."""
     s = m if rule.alone else 0
     move(fleet.local, m, fleet.server, s)
     fleet.version[s] += 1
@@ -184,7 +183,7 @@ def adopt(fleet: LazyFleet, rule: LazyRule, m: int) -> None:
     dim = fleet.theta_hat.shape[1]
     fleet.allowed[m] = allowance(rule, 0.0, dim)
     if fleet.version[s] == 0:
-        return  # joined before anybody has uploaded: the model is still the prior
+        return  # joined before the first upload: the model is still the prior
     if fleet.fitted[s] != fleet.version[s]:
         fit(fleet, rule, s)
     p, newest = m + 1, len(fleet.policy) + 1 + s
@@ -215,7 +214,7 @@ def fit(fleet: LazyFleet, rule: LazyRule, s: int) -> None:
 
 @inlined
 def keep(fleet: LazyFleet, m: int, s: int) -> None:
-    """Note the sums behind agent m's model: on a ball, Python decides on them when the agent is next active."""
+    """Record the sums behind agent m's model: on a ball, Python decides on them when the agent is next active."""
     copy_row(fleet.server.Sigma[s], fleet.model.Sigma[m])
     copy_row(fleet.server.b[s], fleet.model.b[m])
     fleet.model.n[m] = fleet.server.n[s]

@@ -1,4 +1,4 @@
-"""Linear algebra of the kernels: the twin of core/ridge.py and core/growth.py.
+"""Linear algebra of the kernels: the counterpart of core/ridge.py and core/growth.py.
 
 Sums of data are kept packed: a symmetric matrix is a vector of d(d+1)/2 numbers, row by row, entry (i, j ≤ i) at
 i(i+1)/2 + j. It halves their memory, and they add like vectors. What costs O(d³) unpacks first: loops over (d, d)
@@ -28,7 +28,7 @@ def exceeds(growth: float, threshold: float) -> bool:
 
 @inner
 def is_stale(since: float, steps: int, dim: int) -> bool:
-    """Whether a running inverse deserves a fresh factorisation, as in core/growth.py."""
+    """Whether a running inverse needs a fresh factorisation, as in core/growth.py."""
     return since > MAX_GROWTH or steps >= max(MIN_STEPS, dim)
 
 
@@ -94,7 +94,7 @@ def factorise(Sigma: Vector, W: Matrix) -> float:
 
 @inner
 def _invert_cholesky(C: Matrix, W: Matrix) -> float:
-    """W = L⁻¹ with L Lᵀ = C; returns log det C, NaN where a pivot is not positive. C itself is left alone.
+    """W = L⁻¹ with L Lᵀ = C; returns log det C, NaN where a pivot is not positive. C is not changed.
 
     Row by row: row i of W is (e_i − Σ_{k<i} L_ik · row k) / L_ii.
     """
@@ -152,7 +152,7 @@ def gram(W: Matrix, P: Matrix) -> None:
 
 @inner
 def rough_spread(W: Matrix) -> float:
-    """A number ≥ √λ_max(WᵀW) at once: ‖W‖₂² ≤ ‖W‖₁‖W‖_∞, often twice too large."""
+    """A cheap bound ≥ √λ_max(WᵀW): ‖W‖₂² ≤ ‖W‖₁‖W‖_∞, often twice too large."""
     dim = W.shape[0]
     columns = np.zeros(dim)
     widest = 0.0

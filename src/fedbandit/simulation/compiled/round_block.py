@@ -1,4 +1,4 @@
-"""A block of rounds as kernels read it, and what they write about it."""
+"""A block of rounds as kernels read it, and the totals that they write."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ FRESH, TABLE, BALL = 0, 1, 2  # K new actions each round; K rows of a table; one
 
 
 class RoundBlock(NamedTuple):
-    """Some rounds: who is active, what is on offer, and what it would bring."""
+    """Some rounds: active agents, decision sets, mean rewards and noise."""
 
     kind: int
     n_actions: int
-    remembered: bool  # whether this is the table whose rows a lazy policy remembers
+    remembered: bool  # whether this is the table whose scores a lazy policy caches
     table: Matrix  # FRESH: (n·K, d); TABLE: (N, d); BALL: (M, d), the decision of each agent
     norms: Vector  # TABLE: (N,), the lengths of its rows
     rows: Index  # TABLE: (n, K)
@@ -48,7 +48,7 @@ def best_of(means: Matrix, i: int) -> float:
 
 @inner
 def book(sums: Vector, counts: Index, sums_at: Matrix, counts_at: Index, i: int) -> None:
-    """Round i is over: note the totals."""
+    """Record the totals after round i."""
     for j in range(2):
         sums_at[i, j] = sums[j]
     for j in range(3):

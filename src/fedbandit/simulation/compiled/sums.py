@@ -1,4 +1,4 @@
-"""Sufficient statistics of many owners at once: the kernels' twin of core/statistics.py."""
+"""Sufficient statistics of many owners at once: the kernels' counterpart of core/statistics.py."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_pair(Sigma: Matrix, b: Matrix, n: Index, m: int, table: Matrix, r: int, 
 
 @exact_inner
 def move(source: Sums, m: int, target: Sums, s: int) -> None:
-    """Add what owner m of `source` has to owner s of `target`, and clear it there (Algorithm 1, lines 10 and 11)."""
+    """Move the sums of owner m of `source` to owner s of `target` (Algorithm 1, lines 10 and 11)."""
     for j in range(source.Sigma.shape[1]):
         target.Sigma[s, j] += source.Sigma[m, j]
         source.Sigma[m, j] = 0.0

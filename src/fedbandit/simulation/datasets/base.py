@@ -1,4 +1,4 @@
-"""What all worlds from data share: rows that belong to agents, dealt once each before any comes again."""
+"""The base of worlds from data: rows belong to agents and are dealt once each before any is repeated."""
 
 from __future__ import annotations
 
@@ -13,42 +13,18 @@ from numpy.typing import NDArray
 from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.errors import InvalidParameter
 from fedbandit.simulation.worlds import Block, Index, Stream, block_size, generator
+from fedbandit.simulation.worlds.decks import Decks
 
-RIDGE = 1e-3  # of the best fixed policy: enough to make its equations solvable, too little to be felt
-
-
-class Decks:
-    """Each agent has a deck of its own rows; a row comes again only after the agent's whole deck was dealt."""
-
-    def __init__(self, agents: Index, rng: np.random.Generator, *, shuffle: bool) -> None:
-        order = np.argsort(agents, kind="stable")
-        ids, starts = np.unique(agents[order], return_index=True)
-        self.rows = {int(m): part for m, part in zip(ids, np.split(order, starts[1:]), strict=True)}
-        self.rng = rng
-        self.shuffle = shuffle
-        self.next = dict.fromkeys(self.rows, 0)
-
-    def deal(self, active: Index) -> Index:
-        """The next row of each active agent, (n,)."""
-        return np.fromiter((self._one(int(m)) for m in active), dtype=np.int64, count=len(active))
-
-    def _one(self, agent: int) -> int:
-        if agent not in self.rows:
-            raise InvalidParameter(f"the data has no rows for agent {agent}; it has {len(self.rows)} agents")
-        place = self.next[agent] % len(self.rows[agent])
-        if place == 0 and self.shuffle:
-            self.rows[agent] = self.rng.permutation(self.rows[agent])
-        self.next[agent] = place + 1
-        return int(self.rows[agent][place])
+RIDGE = 1e-3  # of the best fixed policy: enough to make its equations solvable, too small to matter
 
 
 @dataclass(slots=True)
 class DataStream:
-    """One seeded run over data: who owns which row, in which order, and what is on offer beside it."""
+    """One seeded run over data: the owner of each row, the order of rows, and the decision sets."""
 
     decks: Decks
     offer: Callable[[Index], Block]
-    theta_star: Vector | None = None  # nobody knows it
+    theta_star: Vector | None = None  # unknown for real data
 
     def draw(self, active: Index) -> Block:
         """The next rounds."""
@@ -113,28 +89,28 @@ class DataWorld:
         decks = Decks(self.owners(split), order, shuffle=self.shuffled)
         return DataStream(decks, lambda picked: self.offer(picked, offers))
 
-    # -- what one may hope for
+    # -- reference policies
 
     @cached_property
-    def baselines(self) -> Baselines:
+    def reference_rewards(self) -> ReferenceRewards:
         """Mean reward of three policies that need no learning, over one pass."""
-        return baselines(self)
+        return reference_rewards(self)
 
 
 @dataclass(frozen=True, slots=True)
-class Baselines:
-    """Mean rewards a round: a random arm, the best fixed linear policy in hindsight, and the best arm each time."""
+class ReferenceRewards:
+    """Mean rewards per round: a random arm, the best fixed linear policy in hindsight, and the best arm each time."""
 
     random: float
     best_fixed: float
     best: float
 
 
-def baselines(world: DataWorld) -> Baselines:
+def reference_rewards(world: DataWorld) -> ReferenceRewards:
     """One pass over the data without learning.
 
     The best fixed policy is greedy for one θ of all agents, fitted by least squares to the reward of every arm of
-    every row: what a common linear model can be worth, known only afterwards.
+    every row: the value of a common linear model in hindsight.
     """
     Sigma, b = RIDGE * np.eye(world.dim), np.zeros(world.dim)
     random = best = 0.0
@@ -146,7 +122,7 @@ def baselines(world: DataWorld) -> Baselines:
         best += float(means.max(axis=1).sum())
     theta = np.linalg.solve(Sigma, b)
     fixed = sum(float(means[np.arange(len(means)), (X @ theta).argmax(axis=1)].sum()) for X, means, _ in _pass(world))
-    return Baselines(random / world.n_rows, fixed / world.n_rows, best / world.n_rows)
+    return ReferenceRewards(random / world.n_rows, fixed / world.n_rows, best / world.n_rows)
 
 
 def _pass(world: DataWorld) -> Iterator[tuple[NDArray[np.float64], Matrix, Matrix]]:
@@ -156,7 +132,7 @@ def _pass(world: DataWorld) -> Iterator[tuple[NDArray[np.float64], Matrix, Matri
         picked = np.arange(first, min(first + world.block_rounds, world.n_rows))
         block = world.offer(picked, rng)
         if block.means is None:
-            raise InvalidParameter("a world from data knows the reward of every arm")
+            raise InvalidParameter("a world from data needs the reward of every arm")
         if block.table is not None and block.rows is not None:
             once = 1.0 / (block.rows[:, :, None] == block.rows[:, None, :]).sum(axis=2)
             yield block.table[block.rows], block.means, np.asarray(once)
@@ -172,7 +148,7 @@ def random_split(n_rows: int, counts: tuple[int, ...], rng: np.random.Generator)
 def label_split(labels: Index, counts: tuple[int, ...], rng: np.random.Generator) -> Index:
     """Rows to agents so that most agents see about two labels only.
 
-    Rows are sorted by label and cut into two pieces an agent; pieces are dealt at random.
+    Rows are sorted by label and cut into two pieces per agent; pieces are dealt at random.
     """
     by_label = rng.permutation(len(labels))
     by_label = by_label[np.argsort(labels[by_label], kind="stable")]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from fedbandit.core.arrays import is_among
 from fedbandit.errors import InvalidParameter
 from fedbandit.registry import Registry
-from fedbandit.simulation.datasets.base import Baselines, DataWorld
+from fedbandit.simulation.datasets.base import DataWorld, ReferenceRewards
 from fedbandit.simulation.datasets.classes import BreastCancer, Digits, Wine
 from fedbandit.simulation.datasets.flights import Flights
-from fedbandit.simulation.datasets.table import Table, from_parquet
+from fedbandit.simulation.datasets.table import TableWorld, from_parquet
 from fedbandit.simulation.datasets.tags import Delicious, LastFm, MovieLens1M, MovieLens20M, MovieLens100k
 from fedbandit.simulation.worlds import WORLDS, World
 
@@ -32,4 +32,14 @@ def real(name: str, **options: object) -> DataWorld:
         raise InvalidParameter(f"the {name} world cannot be made from {options}: {error}") from None
 
 
-__all__ = ["DOWNLOADED", "EVERY", "OFFLINE", "REAL", "Baselines", "DataWorld", "Table", "from_parquet", "real"]
+__all__ = [
+    "DOWNLOADED",
+    "EVERY",
+    "OFFLINE",
+    "REAL",
+    "DataWorld",
+    "ReferenceRewards",
+    "TableWorld",
+    "from_parquet",
+    "real",
+]

@@ -1,7 +1,7 @@
-"""Classification as a bandit: the arms are the classes, the right one pays 1, and only the chosen one is seen.
+"""Classification as a bandit: the arms are the classes, the right one pays 1, and only the chosen one is observed.
 
-The data sets come with scikit-learn, offline. Their agents are artificial: nobody gathered these rows in a fleet. We
-split them over agents at random, or by label so that agents see different things.
+The data sets come with scikit-learn, offline. Their agents are artificial: these rows were not gathered by a fleet.
+They are split over agents at random, or by label so that agents see different classes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Classes(DataWorld):
 
     Columns are brought to mean 0 and one scale, then to `pca` principal components (all columns when None), then
     divided by the root mean square length, so that a typical context has length 1; a constant stands behind them.
-    The components are fitted on all rows, which uses contexts ahead of their time, but no label.
+    The components are fitted on all rows, which uses future contexts, but no labels.
     `split` is "random", or "labels": each agent sees about two classes. Both are drawn anew with each seed.
     """
 

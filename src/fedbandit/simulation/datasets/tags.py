@@ -1,8 +1,8 @@
 """Last.fm, Delicious and MovieLens by the literature's protocol: agents are users, items are known by their tags.
 
 Tags by item are weighted by TF-IDF and reduced to 25 principal components. Each event (a user listened to an artist,
-bookmarked a page, rated a film) is a round of that user: the item pays 1 and hides among 24 that the user never
-touched, which pay 0. The 24 are drawn anew with each seed.
+bookmarked a page, rated a film) is a round of that user: the item pays 1 and is offered among 24 items that the user
+never touched, which pay 0. The 24 are drawn anew with each seed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRIES = 200
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Events:
-    """Who touched what: users and items numbered from 0, features of items."""
+    """Events: users and items numbered from 0, features of items."""
 
     users: Index  # (n,)
     items: Index  # (n,)
@@ -159,14 +159,14 @@ def load_events(
     mine = np.isin(users, kept)
     users, items = np.searchsorted(kept, users[mine]), items[mine]
     table = item_features(data, known, dim)
-    # In random order once and for all, so that nobody needs shuffling to break the order of item numbers.
+    # In a random but fixed order, so that the order of item numbers carries no information even without shuffling.
     order = generator(np.random.SeedSequence(0)).permutation(len(users))
     touched = np.sort(users * len(known) + items)
     return Events(users[order], items[order], table, touched, tuple(str(n) for n in names[kept]))
 
 
 def item_features(data: Touched, known: Index, dim: int) -> Matrix:
-    """TF-IDF of tags, the `dim` largest principal components, rows of length 1 (0 where there is nothing to say)."""
+    """TF-IDF of tags, the `dim` largest principal components, rows of length 1 (0 for items without weight)."""
     try:
         from scipy import sparse
         from sklearn.decomposition import PCA

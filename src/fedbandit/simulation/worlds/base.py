@@ -1,4 +1,4 @@
-"""What a world is: blocks of rounds, drawn from seeded streams."""
+"""The interface of worlds: blocks of rounds, drawn from seeded streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Index = NDArray[np.int64]
 MOST_AGENTS = 10_000_000  # in arrays that name an agent for each row
-BLOCK_NUMBERS = 1 << 17  # about a megabyte of actions a block: fits a cache, and amortises the call
+BLOCK_NUMBERS = 1 << 17  # about a megabyte of actions per block: fits a cache, and amortises the call
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Block:
         return len(self.noise)
 
     def actions(self, i: int) -> Matrix | DecisionSet:
-        """What the agent of round i chooses from."""
+        """The decision set of round i."""
         if self.array is not None:
             return np.asarray(self.array[i])
         if self.table is not None and self.rows is not None:
@@ -73,12 +73,12 @@ class World(Protocol):
 
 
 def generator(seed: np.random.SeedSequence) -> np.random.Generator:
-    """The generator of all worlds: small, fast and good."""
+    """The random generator of all worlds."""
     return np.random.Generator(np.random.SFC64(seed))
 
 
 def block_size(numbers_a_round: int) -> int:
-    """Rounds a block, from 16 to 4 096, so that a block has about `BLOCK_NUMBERS` numbers."""
+    """Rounds per block, from 16 to 4 096, so that a block has about `BLOCK_NUMBERS` numbers."""
     return int(min(4096, max(16, BLOCK_NUMBERS // max(numbers_a_round, 1))))
 
 
@@ -99,7 +99,7 @@ class DrawnStream:
 
 
 def reseed(stream: Stream, seed: int) -> None:
-    """Draw decision sets and noise from now on by this seed; θ*, and whatever else was drawn before, stays."""
+    """Draw further decision sets and noise from this seed; θ* and everything drawn before stay."""
     if not isinstance(stream, DrawnStream):
         raise InvalidParameter(f"expected the stream of a world that draws its rounds, got {type(stream).__name__}")
     actions, noise = np.random.SeedSequence(whole_at_least(seed, 0, "seed")).spawn(2)

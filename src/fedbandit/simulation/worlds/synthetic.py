@@ -1,19 +1,15 @@
-"""Worlds that are drawn: uniform, sphere, articles, ball and adversarial."""
+"""Synthetic worlds: uniform, sphere, articles, ball and adversarial."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from fedbandit.core.arrays import keep_finite, keep_whole
 from fedbandit.core.decision_sets import Ball
 from fedbandit.errors import InvalidParameter
-
-if TYPE_CHECKING:
-    pass
-
 from fedbandit.simulation.worlds.base import (
     Block,
     DrawnStream,
@@ -28,10 +24,9 @@ from fedbandit.simulation.worlds.base import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Uniform:
-    """The authors' world: actions i.i.d. uniform on [−1, 1]/√d, θ* = 1/√d in every coordinate."""
+class FiniteWorld:
+    """The options of worlds with a finite decision set in every round."""
 
-    name: ClassVar[str] = "uniform"
     dim: int = 15
     n_actions: int = 25
     noise: float = 0.3
@@ -42,6 +37,13 @@ class Uniform:
     @property
     def block_rounds(self) -> int:
         return block_size(self.dim * self.n_actions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform(FiniteWorld):
+    """The authors' world: actions i.i.d. uniform on [−1, 1]/√d, θ* = 1/√d in every coordinate."""
+
+    name: ClassVar[str] = "uniform"
 
     def stream(self, seed: np.random.SeedSequence) -> Stream:
         """One seeded run."""
@@ -59,20 +61,10 @@ class Uniform:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sphere:
+class Sphere(FiniteWorld):
     """Actions in Gaussian directions with unit norm, fresh each round; θ* a random unit vector."""
 
     name: ClassVar[str] = "sphere"
-    dim: int = 15
-    n_actions: int = 25
-    noise: float = 0.3
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
-
-    @property
-    def block_rounds(self) -> int:
-        return block_size(self.dim * self.n_actions)
 
     def stream(self, seed: np.random.SeedSequence) -> Stream:
         """One seeded run."""
@@ -87,7 +79,7 @@ class Sphere:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Articles:
+class Articles(FiniteWorld):
     """Li and Wang's world: a fixed pool of articles, some of them on offer each round, θ* a random unit vector.
 
     Coordinate i of an article is N(0, (d−i)/d), i = 0 … d−1; articles are then brought to unit length.
@@ -95,12 +87,11 @@ class Articles:
 
     name: ClassVar[str] = "articles"
     dim: int = 25
-    n_actions: int = 25
     n_articles: int = 1000
     noise: float = 0.1
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        super().__post_init__()
         keep_whole(self, "n_articles", 1)
         if self.n_articles < self.n_actions:
             raise InvalidParameter(f"expected n_articles ≥ n_actions, got {self.n_articles} < {self.n_actions}")
@@ -156,11 +147,11 @@ class BallWorld:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adversarial:
-    """Decision sets chosen to hurt: directions of a hidden basis come up one after another, in phases.
+class Adversarial(FiniteWorld):
+    """Adversarial decision sets: the directions of a hidden basis are offered one after another, in phases.
 
-    In a phase all actions are ± one direction at several lengths, so nothing learnt before helps, every agent is blind
-    again, and the sign of a small gap must be found out. Phases repeat for ever; nothing here is random but θ*.
+    In a phase all actions are ± one direction at several lengths, so nothing learnt before helps, every agent starts
+    without information, and the sign of a small gap must be learnt. Phases repeat without end; only θ* is random.
     """
 
     name: ClassVar[str] = "adversarial"
@@ -168,17 +159,12 @@ class Adversarial:
     n_actions: int = 4
     gap: float = 0.2
     phase: int = 200
-    noise: float = 0.3
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        super().__post_init__()
         keep_whole(self, "n_actions", 2)
         keep_whole(self, "phase", 1)
         keep_finite(self, "gap", 0.0, strictly=True)
-
-    @property
-    def block_rounds(self) -> int:
-        return block_size(self.dim * self.n_actions)
 
     def stream(self, seed: np.random.SeedSequence) -> Stream:
         """One seeded run."""

@@ -291,7 +291,7 @@ def test_figures_are_written_between_their_marks(tmp_path: Path) -> None:
     write(page, table([run, run]))
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "stale words" not in text
-    assert "| latest end of a call beyond its limit | 0.7 s (`flush`) | 0.7 s (`flush`) |" in text
+    assert "| largest overrun of a call's time limit | 0.7 s (`flush`) | 0.7 s (`flush`) |" in text
     assert (
         "| agents killed (SIGKILL), paused | 7, 0 | 7, 0 |" in text and "| uploads merged | 12 345 | 12 345 |" in text
     )

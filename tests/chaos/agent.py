@@ -70,6 +70,9 @@ class AgentProgram:
     def open_records(self, name: str, state_dir: Path) -> None:
         """Open or continue the record files of this name."""
         path = self.folder / f"{name}.record"
+        if hasattr(self, "record"):  # of the generation before: descriptors are counted
+            self.record.close()
+            self.decisions.close()
         self.before = AgentRecord.tail(path)
         self.record = RecordWriter(path)
         self.decisions = DecisionRecord(self.folder / f"{name}.decisions")

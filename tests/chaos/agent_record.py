@@ -28,6 +28,9 @@ class RecordWriter:
     def write(self, **fields: Any) -> None:
         os.write(self.handle, json.dumps(fields, separators=(",", ":")).encode() + b"\n")
 
+    def close(self) -> None:
+        os.close(self.handle)
+
 
 @dataclass
 class AgentRecord:

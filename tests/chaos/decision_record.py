@@ -7,7 +7,6 @@ the decisions of this file; only the change of an interrupted call may be done o
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,10 @@ class DecisionRecord:
         for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else []:
             self._take(json.loads(line))
         self._file = RecordWriter(path)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
     def write(self, **line: Any) -> None:
         """Append a line; it survives a kill."""
@@ -92,7 +95,7 @@ class DecisionRecord:
         draft = self._path.with_suffix(".draft")
         draft.write_text(json.dumps(line) + "\n")
         draft.rename(self._path)
-        os.close(self._file.handle)
+        self._file.close()
         self._file = RecordWriter(self._path)
         self.making, self.booking, self.giving_up = 0, None, False
         self._take(line)

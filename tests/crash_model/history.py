@@ -29,11 +29,11 @@ from tests.crash_model.world import NAMES, Template, World
 
 # Kinds of faults that show known limitations, each with the name of the limitation.
 OFF: dict[str, str] = {
-    "damage": "D11: a journal.db-wal that was shortened, changed or deleted can be an older snapshot, silently",
-    "kept by copies": "two run on copies of a directory, and a backup comes back: an upload that one of them keeps is "
-    "taken for merged when the other has sent another one under its number; an answer has no digest",
-    "stale copies": "a copy of a message of an earlier incarnation that arrives after a restore or a remake",
-    "signal in a timed wait": "an exception just as `flush` has its turn leaves the turn taken (`seams.SPARED`)",
+    "damage": "a shortened, changed or deleted journal.db-wal can look like an older snapshot (D11)",
+    "kept by copies": "two agents on copies of a directory, after a restore: a kept upload of one is taken for merged "
+    "when the other has sent another one under its number, because a reply has no digest",
+    "stale copies": "copies of messages of an earlier incarnation that arrive after a restore or a recreation",
+    "signal in a timed wait": "an exception just as `flush` acquires its lock leaves it held (`seams.SPARED`)",
 }
 BIG_RING = (64, 1024)  # as in the product
 LONGEST_S = 120.0

@@ -174,9 +174,11 @@ def _first_failure(fix: Reverted | None, begin: int, end: int) -> dict[str, Any]
 def main() -> int:
     """Search for each, print the result, and return 1 unless all were found."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash_model.reverted", description=__doc__)
-    parser.add_argument("--histories", type=int, default=4000, help="most to run for each (default: 4000)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first (default: 0)")
-    parser.add_argument("--only", action="append", default=[], help="name of a fix; may be repeated")
+    parser.add_argument(
+        "--histories", type=int, default=4000, help="maximum number of histories per fix (default: 4000)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first history (default: 0)")
+    parser.add_argument("--only", action="append", default=[], help="name of a fix; repeatable")
     options = parser.parse_args()
     missed = 0
     for fix in FIXES:

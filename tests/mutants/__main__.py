@@ -143,7 +143,9 @@ def chosen_defects(texts: list[str]) -> list[Defect]:
 def main() -> int:
     """Try the defects; fail if more than one in twenty survives, or if a run is broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", default=[], help="defects with one of these in their layer, name or file")
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="only defects whose layer, name or file contains one of these"
+    )
     parser.add_argument("--workers", type=int, default=2, help="number of concurrent runs")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--skip-baseline", action="store_true", help="do not run the tests without a defect first")
@@ -181,7 +183,7 @@ def report(verdicts: list[dict[str, str]]) -> int:
         print(f"{layer:11} {sum(of_layer):3} of {len(of_layer):3} killed")
     survivors = [entry["name"] for entry in verdicts if entry["verdict"] != "killed"]
     n_killed = len(verdicts) - len(survivors)
-    print(f"{n_killed} of {len(verdicts)} planted defects killed; not killed: {', '.join(survivors) or 'none'}")
+    print(f"{n_killed} of {len(verdicts)} inserted defects killed; not killed: {', '.join(survivors) or 'none'}")
     broken = any(entry["verdict"] == "BROKEN" for entry in verdicts)
     return 1 if broken or n_killed < LEAST_KILLED * len(verdicts) else 0
 

@@ -30,49 +30,49 @@ BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(DEV_READY)  ## make .venv with everything that tests and checks need
-setup-bench: $(BENCH_READY)  ## the same, and the libraries we are measured against
+setup: $(DEV_READY)  ## create .venv with everything that tests and checks need
+setup-bench: $(BENCH_READY)  ## the same, with the libraries of the benchmarks
 
-demo: $(DEMO_READY)  ## show the product at work; options by ARGS="..."
+demo: $(DEMO_READY)  ## run the demo; options by ARGS="..."
 	$(BIN)/fedbandit demo $(ARGS)
 
-test: $(DEV_READY)  ## every test but the slow ones
+test: $(DEV_READY)  ## every test except the slow ones
 	@scripts/ensure-chromium
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) $(TESTS) $(ARGS)
 
 test-fast: $(DEV_READY)  ## the library's own tests, without a server or a browser; under a minute on two cores
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) $(FAST_TESTS) $(ARGS)
 
-test-slow: $(DEV_READY)  ## long statistical and multi-process tests, one after the other
+test-slow: $(DEV_READY)  ## long statistical and multi-process tests, serially
 	@# pytest says 5 when it found nothing to run.
 	$(BIN)/python -m pytest -m slow $(TESTS) $(ARGS) || { code=$$?; test $$code -eq 5 || exit $$code; }
 
-crash-model: $(DEV_READY)  ## histories of a simulated fleet with every fault, by seed; LONG=1: a hundred thousand
+crash-model: $(DEV_READY)  ## deterministic simulation tests with faults; LONG=1: a hundred thousand histories
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.crash_model --workers $(WORKERS) \
 	  --histories $(if $(LONG),100000,5000) --every 5000 $(ARGS)
 
-crash-proof: $(DEV_READY)  ## take out each fix that hostile testing led to, and see that the histories find it; two minutes
+crash-proof: $(DEV_READY)  ## check that the crash model detects known defects when their fixes are reverted; two minutes
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.crash_model.reverted $(ARGS)
 
-chaos: $(DEV_READY)  ## kill, pause, cut and fill for ten minutes, and count; LONG=1: an hour for each store
+chaos: $(DEV_READY)  ## fault injection on real processes for ten minutes; LONG=1: an hour for each store
 	@set -e; for store in sqlite postgres; do echo "== $$store"; \
 	  $(BIN)/python -m tests.chaos --store $$store --minutes $(if $(LONG),60,5) $(ARGS); done
 
-mutants: $(DEV_READY)  ## plant every defect of tests/mutants, run its tests, name the survivors
+mutants: $(DEV_READY)  ## mutation testing: insert every defect of tests/mutants, run its tests, list the survivors
 	$(BIN)/python -m tests.mutants --workers $(WORKERS) $(ARGS)
 
-fuzz: $(FUZZ_READY)  ## a million hostile bodies, coverage-guided; RUNS=... for another number
+fuzz: $(FUZZ_READY)  ## coverage-guided fuzzing with a million bodies; RUNS=... for another number
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.security.fuzz --runs $(or $(RUNS),1000000) $(ARGS)
 
-audit: $(FUZZ_READY)  ## look for known vulnerabilities of what we install; where that cannot be asked, list the versions
+audit: $(FUZZ_READY)  ## look up known vulnerabilities of the pinned versions; list those that cannot be looked up
 	$(BIN)/python scripts/audit.py $(ARGS)
 
-check: $(DEV_READY)  ## format (in CI: only look), lint, types
+check: $(DEV_READY)  ## format (in CI: check only), lint, types
 	$(BIN)/ruff format $(if $(CI),--check) .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-docs: $(DEV_READY)  ## renew the generated pages and build the site into site/, strictly
+docs: $(DEV_READY)  ## renew the generated pages and build the site into site/ (strict)
 	$(BIN)/python scripts/make_reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
 	@echo 'Open site/index.html; for the search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site'
@@ -80,7 +80,7 @@ docs: $(DEV_READY)  ## renew the generated pages and build the site into site/, 
 bench: $(BENCH_READY)  ## run every benchmark
 	@set -e; for script in $(BENCHES); do echo "== $$script"; $(BIN)/python $$script $(ARGS); done
 
-clean:  ## remove caches and build products
+clean:  ## remove caches and build output
 	rm -rf build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache .schemathesis
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 

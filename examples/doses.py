@@ -1,10 +1,10 @@
-"""Doses: twelve clinics look for the right dose, with 25 patients each, and no patient to waste.
+"""Doses: twelve clinics with 25 patients each learn the right dose.
 
     python examples/doses.py
 
-The data are synthetic, and this is no medical advice. A patient's benefit rises with the dose, then side effects take
-over; where that happens depends on age and kidney function. Twenty-five patients are too few for a clinic to find out,
-three hundred are enough. Only sums leave a clinic. Of the β and λ we tried, these are the best for learning alone.
+The data are synthetic; this is not medical advice. A patient's benefit rises with the dose until side effects dominate;
+the best dose depends on age and kidney function. Twenty-five patients are too few for one clinic to learn it, three
+hundred are enough. Only sums leave a clinic. Of the values of β and λ that we tried, these are best for learning alone.
 """
 
 from __future__ import annotations

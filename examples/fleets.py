@@ -1,4 +1,4 @@
-"""What the examples share: three ways for a fleet to learn, and one look for their figures."""
+"""Shared by the examples: three ways for a fleet to learn, and the style of their figures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Fleet:
     n_messages: int = 0
 
     def observe(self, m: int, decision: fb.Decision, reward: float) -> None:
-        """Agent m books a reward; if that was worth sharing, an upload goes out and a download comes back."""
+        """Agent m observes a reward; if that triggers an upload, it is exchanged for a download."""
         upload = self.agents[m].observe(decision, reward)
         if self.name == "all shared":
             self.n_messages += 1 + len(self.agents)  # one upload, and a download to everybody, at every decision
@@ -45,7 +45,7 @@ class Fleet:
 
 
 def three_fleets(n_agents: int, *, dim: int, alpha: float, beta: float, lam: float) -> list[Fleet]:
-    """Alone: nobody speaks. Together: FedLinUCB. All shared: one model sees everything at once, the best one can do."""
+    """Alone: no exchanges. Together: FedLinUCB. All shared: one model receives everything immediately."""
     lonely = fb.OFUL(dim=dim, beta=beta, lam=lam)
     rule = fb.FedLinUCB(dim=dim, alpha=alpha, beta=beta, lam=lam)
     everybody = lonely.agent("everybody")
@@ -57,7 +57,7 @@ def three_fleets(n_agents: int, *, dim: int, alpha: float, beta: float, lam: flo
 
 
 def options(about: str, figure: str) -> argparse.Namespace:
-    """`--quick` for a small run, `--figure` for where the picture goes."""
+    """Options: `--quick` for a small run, `--figure` for the output file."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help="a few seconds instead of a minute; the answer is rougher")
     parser.add_argument("--figure", type=Path, default=FIGURES / f"examples-{figure}", help="an SVG file")
@@ -72,20 +72,20 @@ def windows(values: np.ndarray, n: int) -> np.ndarray:
 def compare(
     axis: Axes, x: np.ndarray, results: Mapping[str, np.ndarray], looks: Mapping[str, SeriesStyle] = WAYS
 ) -> None:
-    """A line for each way, the mean over seeds with its 95 % interval, and its name at the end."""
+    """Draw a line for each way: the mean over seeds with its 95 % interval, labelled at the end."""
     ends = [(name, float(band(axis, x, by_seed, looks[name])[-1]), looks[name]) for name, by_seed in results.items()]
     axis.set_xlim(x[0], x[-1])
     label_ends(axis, ends)
 
 
 def titled(axis: Axes, title: str) -> None:
-    """A title in our look."""
+    """Set the title in the style of the figures."""
     with in_style():
         axis.set_title(title)
 
 
 def save(figure: Figure, path: Path, foot: str) -> None:
-    """As SVG, the same bytes for the same numbers."""
+    """Write the figure as SVG, with the same bytes for the same numbers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     out = StringIO()
     with in_style():

@@ -1,10 +1,10 @@
-"""News: ten sites recommend articles that come and go, and learn together what their readers like.
+"""News: ten sites recommend articles from a changing set, and learn together what their readers like.
 
     python examples/news.py
 
 The data are synthetic. Readers (5 interests) meet articles (4 topics); whether a reader clicks depends on the product
-of the two. Twelve articles are on the front page; one leaves and one comes every 25 visits. Nobody learns an article by
-heart: an article that appeared a second ago is judged by its features, with what readers of all sites taught.
+of the two. Twelve articles are on the front page; one is replaced every 25 visits. Articles are scored by their
+features, so that data of all sites apply to a new article immediately.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class News:
 
 
 def play(seed: int, n_visits: int) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """Expected clicks at each visit, for three ways to learn and two yardsticks; messages of each way."""
+    """Expected clicks at each visit, for three ways to learn and two baselines; messages of each way."""
     world = News(seed, n_visits)
     fleets = three_fleets(N_SITES, dim=N_INTERESTS * N_TOPICS, alpha=1.0, beta=0.3, lam=0.1)
     found = {name: np.empty(n_visits) for name in [fleet.name for fleet in fleets] + ["random", "best"]}
@@ -62,7 +62,7 @@ def main() -> None:
     chosen = options("News: ten sites, articles that come and go.", "news.svg")
     n_visits, n_seeds = (1500, 2) if chosen.quick else (10_000, 6)
     runs = [play(seed, n_visits) for seed in range(n_seeds)]
-    # Seeds differ in how much there is to win, so we look at what was missed.
+    # Seeds differ in the reward that is possible, so regret is compared.
     missed = {name: 100 * np.array([found["best"] - found[name] for found, _ in runs]) for name in runs[0][0]}
     possible = 100 * np.mean([found["best"] for found, _ in runs])
     print(

@@ -1,12 +1,11 @@
-"""Prices: twenty shops test prices, and learn only days later what a price was worth.
+"""Prices: twenty shops test prices, and rewards are known only days later.
 
     python examples/prices.py
 
-The data are synthetic. A visitor sees a price and may think about it for a week, which is 200 visits here; what did not
-sell by then will not. A decision waits for its reward without holding up the next: `choose` now, `observe` when the
-week is over. Rewards are booked at the end of the week for everybody, sold or not: booking sales as they come would
-make every price look better than it is, because those who do not buy never say so.
-Of the β and λ we tried, these are the best for learning alone.
+The data are synthetic. A visitor sees a price and may buy within a week, which is 200 visits here. A pending decision
+does not delay the next one: `choose` now, `observe` when the week is over. Rewards are recorded at the end of the week,
+sold or not: recording sales immediately would overestimate every price, because there is no event for a missed sale.
+Of the values of β and λ that we tried, these are best for learning alone.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def chance_to_sell(income: float, weekend: float) -> np.ndarray:
 
 
 def play(seed: int, n_visits: int) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """Expected profit at each visit as a share of the best, for three ways to learn and one that need not wait."""
+    """Expected profit at each visit as a share of the best, for three ways to learn and one without delay."""
     visit_rng, luck_rng = np.random.default_rng(seed).spawn(2)
     shops = visit_rng.integers(N_SHOPS, size=n_visits)
     income, luck = visit_rng.uniform(-1, 1, n_visits), luck_rng.random(n_visits)
@@ -65,7 +64,7 @@ def profit(index: int, chances: np.ndarray, luck: float) -> float:
 
 
 def at_once(fleet: Fleet, m: int, X: np.ndarray, profits: np.ndarray, chances: np.ndarray, luck: float) -> float:
-    """A visit whose reward is known at once: what waiting costs is the difference."""
+    """A visit whose reward is known immediately: the difference is the cost of the delay."""
     decision = fleet.agents[m].choose(X)
     fleet.observe(m, decision, profit(decision.index, chances, luck))
     return profits[decision.index] / profits.max()

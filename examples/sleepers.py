@@ -1,11 +1,11 @@
-"""Sleepers: twelve battery-powered devices learn together, though they mostly sleep and the server dies on the way.
+"""Sleepers: twelve battery-powered devices learn together, although they mostly sleep and the server is killed once.
 
     python examples/sleepers.py
 
-Everything here is live: a server process on this machine, the SDK's agents with a `state_dir` each, HTTP between them.
-A device wakes, works for a while and is switched off; what it has not sent yet stays in its journal. In the middle the
-server is killed (SIGKILL) and is away for a quarter of the day: devices that wake then decide on what they know. At the
-end every device wakes once more and sends the rest, and the server must have counted every observation exactly once.
+A live fleet: a server process on this machine and agents of the SDK with a `state_dir` each, connected by HTTP.
+A device wakes, works for a while and is switched off; unsent observations stay in its journal. In the middle the
+server is killed (SIGKILL) and unavailable for a quarter of the day: devices that wake then decide on the model they
+have. At the end every device wakes and sends the rest, and the server must have counted every observation exactly once.
 
 The task is synthetic: which of ten radio settings works best, given 6 measurements of the surroundings.
 """
@@ -67,7 +67,7 @@ class Server:
 
 @dataclass
 class Device:
-    """One device: when it is awake, and what came of its decisions."""
+    """One device: when it is awake, and the results of its decisions."""
 
     name: str
     token: str
@@ -79,12 +79,12 @@ class Device:
     n_unreachable: int = 0  # wake-ups without a server
 
     def wake(self, url: str) -> None:
-        """Go on from the journal; a server that is away does not matter, except at the very first time."""
+        """Continue from the journal; the server is needed only for the first start."""
         self.agent = fb.connect(url, model="radio", token=self.token, state_dir=self.state_dir)
         self.n_unreachable += self.agent.status().reachable is False
 
     def sleep(self, tick: int) -> None:
-        """Off at once: nothing is sent, nothing is lost."""
+        """Switch off: nothing is sent, nothing is lost."""
         if self.agent is not None:
             self.agent.close()
             self.exchanges.append((tick, self.agent.status().exchanges))
@@ -121,7 +121,7 @@ def naps(rng: np.random.Generator, n_ticks: int) -> np.ndarray:
 
 
 def live_day(server: Server, world: Surroundings, devices: list[Device], away: range) -> list[tuple[int, int, float]]:
-    """Play the day; (device, its decision number, what was missed) in the order in which things happened."""
+    """Simulate the day; (device, its decision number, regret) in order of time."""
     story = []
     for tick in range(len(devices[0].awake)):
         if tick == away.start:
@@ -146,7 +146,7 @@ def live_day(server: Server, world: Surroundings, devices: list[Device], away: r
 
 
 def yardsticks(world: Surroundings, story: list[tuple[int, int, float]]) -> dict[str, np.ndarray]:
-    """What alone and all shared miss in the same decisions in the same order."""
+    """Regret of learning alone and of sharing everything, on the same decisions in the same order."""
     fleets = [fleet for fleet in three_fleets(N_DEVICES, dim=DIM, **NUMBERS) if fleet.name != "together"]
     missed = {fleet.name: np.empty(len(story)) for fleet in fleets}
     for i, (m, n, _) in enumerate(story):
@@ -158,7 +158,7 @@ def yardsticks(world: Surroundings, story: list[tuple[int, int, float]]) -> dict
 
 def main() -> None:
     chosen = options("Sleepers: devices that sleep, a server that dies.", "sleepers.svg")
-    logging.getLogger("fedbandit.sdk").setLevel(logging.ERROR)  # that the server is away is part of the story
+    logging.getLogger("fedbandit.sdk").setLevel(logging.ERROR)  # warnings about the unavailable server are expected
     n_ticks = 32 if chosen.quick else 160
     away = range(n_ticks // 3, n_ticks // 3 + n_ticks // 4)
     with tempfile.TemporaryDirectory() as folder:
@@ -172,7 +172,7 @@ def main() -> None:
                 devices.append(Device(name, token, Path(folder) / name, naps(rng, n_ticks)))
             world = Surroundings(0, n_ticks * ROUNDS_A_TICK)
             story = live_day(server, world, devices, away)
-            for device in devices:  # everybody wakes once more, and sends the rest
+            for device in devices:  # every device wakes once more and sends the rest
                 device.sleep(n_ticks)
                 device.wake(server.url)
                 device.agent.flush()
@@ -186,7 +186,7 @@ def main() -> None:
 
 
 def report(devices: list[Device], counted: dict, missed: dict[str, np.ndarray], n_away: int, n_ticks: int) -> None:
-    """What happened, and whether the books agree; the process ends with status 1 if they do not."""
+    """Print the results; exit with status 1 if the server's counts are not those of the devices."""
     n_decisions = sum(len(device.rewards) for device in devices)
     asleep = 100 * (1 - np.mean([device.awake for device in devices]))
     n_exchanges = sum(device.exchanges[-1][1] for device in devices)
@@ -195,9 +195,7 @@ def report(devices: list[Device], counted: dict, missed: dict[str, np.ndarray], 
         f"{N_DEVICES} devices, asleep {asleep:.0f} % of the day; "
         f"the server was killed and away for {100 * n_away / n_ticks:.0f} % of it"
     )
-    print(
-        f"{n_decisions:,} decisions, {n_exchanges} exchanges; {lonely} wake-ups found no server and worked all the same"
-    )
+    print(f"{n_decisions:,} decisions, {n_exchanges} exchanges; {lonely} wake-ups without a server")
     reward_sum = sum(sum(device.rewards) for device in devices)
     exact = counted["n_obs"] == n_decisions and abs(counted["reward_sum"] - reward_sum) < 1e-9 * n_decisions
     print(
@@ -212,7 +210,7 @@ def report(devices: list[Device], counted: dict, missed: dict[str, np.ndarray], 
 
 
 def draw(devices: list[Device], missed: dict[str, np.ndarray], away: range, n_ticks: int) -> Figure:
-    """Who was awake and who exchanged when; and what that was worth."""
+    """Draw when devices were awake and exchanged, and the regret of the three ways."""
     figure, (day, worth) = panels(1, 2, width=10.5, height=4.0)
     day.axvspan(away.start, away.stop, color="#d55e00", alpha=0.15, linewidth=0)
     for m, device in enumerate(devices):

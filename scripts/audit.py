@@ -20,7 +20,7 @@ TIMEOUT_S = 300
 
 
 def main() -> int:
-    """Ask, and say what came of it."""
+    """Run the audit and print the result."""
     pins = [line for line in PINS.read_text(encoding="utf-8").splitlines() if "==" in line]
     found = ask()
     looked_up = [entry for entry in found if "skip_reason" not in entry]
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def ask() -> list[dict[str, Any]]:
-    """What pip-audit says about each pin; nothing where it is not installed or fails."""
+    """The result of pip-audit for each pin; empty where it is not installed or fails."""
     if importlib.util.find_spec("pip_audit") is None:
         print("pip-audit is not installed: pip install pip-audit")
         return []

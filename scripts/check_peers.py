@@ -1,4 +1,4 @@
-"""What docs/comparison.md says of other libraries, tried out: prints one line for each cell that can be tried.
+"""Check the statements of docs/comparison.md about other libraries: prints one line for each cell that can be checked.
 
 Not part of the tests. In an environment of its own: pip install vowpalwabbit mabwiser river bayesianbandits coba flwr
 """

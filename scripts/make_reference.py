@@ -17,18 +17,18 @@ FOLDER = ROOT / "docs" / "reference"
 
 
 def pages() -> dict[Path, str]:
-    """Every generated page with what should stand in it."""
+    """Every generated page with its content."""
     made = {**reference_api.pages(), "cli": reference_cli.page(), "settings": reference_settings.page()}
     return {FOLDER / f"{name}.md": text for name, text in made.items()}
 
 
 def stale() -> list[Path]:
-    """Pages that differ from what the code says now."""
+    """Pages that differ from the current code."""
     return [path for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
 
 
 def main() -> int:
-    """Write what is stale, or with --check only name it and end with status 1."""
+    """Write stale pages, or with --check only name them and exit with status 1."""
     old = stale()
     for path in old:
         print(f"{'stale' if '--check' in sys.argv else 'wrote'}: {path.relative_to(ROOT)}")

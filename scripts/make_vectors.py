@@ -107,7 +107,7 @@ def _statistics_case(name: str, lam: float, pairs: list[tuple[Row, float]], dim:
 
 
 def messages() -> dict[str, Any]:
-    """Messages with their bytes, other bytes that mean the same, and bytes that mean nothing."""
+    """Messages with their bytes, other encodings of the same message, and invalid bytes."""
     requests, replies = _requests(), _replies()
     return {
         "requests": [{"fields": _plain(message), "bytes": codec.encode(message).hex()} for message in requests],
@@ -153,7 +153,7 @@ def _plain(message: codec.SyncRequest | codec.SyncReply) -> dict[str, Any]:
 
 
 def _same_replies(reply: codec.SyncReply) -> list[dict[str, Any]]:
-    """A reader must take all of these for the same reply."""
+    """Encodings that a reader must decode to the same reply."""
     fields = msgspec.structs.asdict(reply)
     pack = msgspec.msgpack.encode
     other_order = dict(reversed(fields.items()))
@@ -228,7 +228,7 @@ def _bad(name: str, blob: bytes, decode: Any) -> dict[str, Any]:
 
 
 class Story:
-    """What an agent is told, and what it must then do, say and know."""
+    """Scenarios of an agent: steps and the expected state after each."""
 
     def __init__(self, name: str, why: str, rule: FedLinUCB) -> None:
         self.name, self.why, self.rule = name, why, rule
@@ -237,7 +237,7 @@ class Story:
         self.steps: list[dict[str, Any]] = []
 
     def choose(self, actions: Sequence[Row]) -> np.ndarray:
-        """A decision with all that it rests on; a near miss is not allowed, a tie is."""
+        """A decision with its scores; scores must be clearly separated or tied."""
         X = np.array(actions, dtype=float)
         scores, decision = self.agent.scores(X), self.agent.choose(X)
         best = float(scores.upper.max())
@@ -257,13 +257,13 @@ class Story:
         return upload
 
     def flush(self) -> Upload | None:
-        """An upload whatever the trigger says."""
+        """An upload without the trigger."""
         upload = self.agent.upload_now()
         self.steps.append({"do": "flush", **self._after(upload)})
         return upload
 
     def answer(self) -> Download:
-        """What the server answers to the upload in flight, not received yet; the upload is merged."""
+        """The server's reply to the upload in flight, not received yet; the upload is merged."""
         sent = self.agent.in_flight
         if sent is None:
             raise AssertionError(f"{self.name}: nothing is in flight")
@@ -291,7 +291,7 @@ class Story:
         return reply
 
     def others(self, pairs: Sequence[tuple[Row, float]]) -> None:
-        """Somebody else's upload reaches the server."""
+        """An upload of another agent reaches the server."""
         known = self.server.ledger.get("shop-2")
         stats = SufficientStats.of([x for x, _ in pairs], [reward for _, reward in pairs])
         self.server.receive(Upload("shop-2", "other", 1 + (known.sequence if known else 0), stats, 1.0))
@@ -365,7 +365,7 @@ def ties() -> Story:
 
 
 def strict_trigger() -> list[Story]:
-    """A determinant ratio of exactly 1 + α does not trigger, whatever the last bit of a logarithm says."""
+    """A determinant ratio of exactly 1 + α does not trigger, whatever the rounding of a logarithm."""
     cases: list[tuple[float, float, list[Row]]] = [
         (1.0, 1.0, [[1.0, 0.0]]),
         (1.0, 2.0, [[1.0, 1.0]]),
@@ -410,7 +410,7 @@ def in_flight() -> Story:
     for x, reward in (([1.0, 0.0], 1.0), ([0.0, 2.0], -1.0), ([2.0, 1.0], 0.5), ([3.0, 0.0], 2.0)):
         story.choose([[1.0, 0.0], [0.0, 2.0]])
         story.observe(x, reward)
-    story.receive(answer)  # and the buffer is due at once
+    story.receive(answer)  # and the buffer becomes an upload immediately
     story.choose([[1.0, 0.0], [0.0, 1.0]])
     retry = story.answer()
     story.receive(story.answer())  # a retry of the same upload: the same state comes back
@@ -484,7 +484,7 @@ def radius_stories() -> list[Story]:
 
 
 def fleet() -> Story:
-    """A longer life with answers that come late and other agents' data."""
+    """A longer scenario with late replies and data of other agents."""
     rng = np.random.default_rng(20240501)
     why = "five features, eighty rounds, answers that take up to four rounds, other agents' uploads in between"
     story = Story("long", why, FedLinUCB(dim=5, beta=0.5, lam=1.0, alpha=0.75))

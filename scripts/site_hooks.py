@@ -34,6 +34,8 @@ LINK = re.compile(r"\[(?P<text>[^\]\[]*)\]\((?P<target>[^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 CODE_SPAN = re.compile(r"`[^`\n]+`")
 FORMULA = re.compile(r"\$\$(?P<block>[^$]+)\$\$|(?<![\\$\w])\$(?P<inline>[^$\s](?:[^$\n]*[^$\s])?)\$(?!\w)")
+CODE_ELEMENT = re.compile(r"<pre.*?</pre>|<code.*?</code>|<[^>]*>", re.DOTALL)  # and tags, for their attributes
+THOUSANDS = re.compile(r"(?<=\d) (?=\d{3}\b)")
 MARK = "formula{}x"  # stands for a formula while Markdown is read, which would take its _ and * for emphasis
 MARKED = re.compile(r"(?:<p>)?formula(?P<number>\d+)x(?:</p>)?")
 
@@ -59,7 +61,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """Put the formulas in as MathML."""
+    """Put the formulas in as MathML, and keep numbers such as 30 000 on one line."""
+    html = _outside(CODE_ELEMENT, html, lambda part: THOUSANDS.sub("\N{NO-BREAK SPACE}", part))
     return MARKED.sub(lambda mark: _placed(mark, page.formulas[int(mark["number"])]), html)
 
 

@@ -1,23 +1,23 @@
 // A fedbandit agent for Node (18 and later) and browsers, written from docs/protocol.md alone. No dependencies.
 const crypto = globalThis.crypto ?? (await import("node:crypto")).webcrypto; // Node 18 has no global one
 const MARGIN = 1e-12, SLACK = 1 + 1e-9, LARGEST = 1e70, REFACTOR_EVERY = 256; // observations between fresh factorisations
-// ---- errors: `retryable` ones may get better by sending the same bytes again, the others will not ----
+// ---- errors: after a `retryable` one the same bytes can be sent again; the others are permanent ----
 export class FedbanditError extends Error {
   constructor(message, details) { super(message); Object.assign(this, { name: new.target.name, retryable: false }, details); }
 }
 export class InvalidInput extends FedbanditError {} // the caller's actions, reward or settings are unusable
-export class FormatError extends FedbanditError {} // bytes that are not what they should be
+export class FormatError extends FedbanditError {} // malformed bytes
 export class UnsupportedFormat extends FormatError {} // a message or a state of another version
 export class StateMismatch extends FedbanditError {} // a stored state of another agent or model, or one that the server does not know
 export class Closed extends FedbanditError {} // the agent was closed
 export class NotReachable extends FedbanditError {} // no connection, 408, 425, 429, 5xx; nothing is lost
-export class Refused extends FedbanditError {} // the server said no, and will say it again; see status and code
-export class Unauthenticated extends Refused {} // 401: the token is not known, or revoked
-export class SettingsChanged extends Refused {} // decisions go on with the old ones; connect again to use the new ones
-export class ImplausibleUpload extends Refused {} // 422: sums that no data can give
+export class Refused extends FedbanditError {} // permanent rejection, do not retry; see status and code
+export class Unauthenticated extends Refused {} // 401: unknown or revoked token
+export class SettingsChanged extends Refused {} // decisions continue with the old ones; connect again to use the new ones
+export class ImplausibleUpload extends Refused {} // 422: sums that no data can produce
 export class SequenceConflict extends Refused {} // 409: two processes, or an old copy of a state, share one identity
-export class SequenceGap extends Refused {} // 409: the server misses an upload
-export class StaleIncarnation extends Refused {} // 409: a newer incarnation took over, or this agent was forgotten
+export class SequenceGap extends Refused {} // 409: the server lacks an earlier upload
+export class StaleIncarnation extends Refused {} // 409: a newer incarnation exists, or this agent was forgotten
 const REFUSALS = { unauthenticated: Unauthenticated, sequence_conflict: SequenceConflict, sequence_gap: SequenceGap, stale_incarnation: StaleIncarnation, implausible_upload: ImplausibleUpload };
 // ---- statistics: a Float64Array in the order of the wire. Σ's upper triangle by rows, b, n_obs, Σr, Σr² ----
 const triangle = (d) => d * (d + 1) / 2;
@@ -49,7 +49,7 @@ function cholesky(stats, d, L = new Float64Array(d * d)) { // of their Σ
     let s = stats[at++]; // Σ_ji = Σ_ij
     for (let k = 0; k < j; k++) s -= L[i * d + k] * L[j * d + k];
     if (i === j && !(stats[at - 1] > 0)) throw new FormatError("Sigma is not positive definite");
-    L[i * d + j] = i > j ? s / L[j * d + j] : Math.sqrt(Math.max(s, d * Number.EPSILON * stats[at - 1])); // rounding may eat a ridge
+    L[i * d + j] = i > j ? s / L[j * d + j] : Math.sqrt(Math.max(s, d * Number.EPSILON * stats[at - 1])); // rounding may cancel a small ridge
   }
   return L;
 }
@@ -135,11 +135,11 @@ export function beta({ dim: d, lam, alpha, radius }, version, n, rho, ownBuffer 
   if (!(value >= 0 && value < Infinity)) throw new InvalidInput(`no radius follows from ${JSON.stringify(radius)}`);
   return value;
 }
-// ---- the agent: decides and learns at once, in memory; exchanges in the background, or when sync() is called ----
+// ---- the agent: decides and learns in memory; exchanges in the background, or when sync() is called ----
 const birth = () => ({ incarnation: crypto.getRandomValues(new Uint32Array(4)).join("-"), sequence: 0, flight: null, failure: null });
 export class Agent {
   #factor; #observed = 0; #booked = new WeakSet(); #syncing; #saving = Promise.resolve(); #etag; #heard = Date.now(); #closed = false; #sleepers = new Set();
-  constructor({ settings, agent = settings.agent, ...options }) { // an unknown agent id is learnt from the first reply
+  constructor({ settings, agent = settings.agent, ...options }) { // an unknown agent id is taken from the first reply
     this.options = { background: true, backoff: [500, 60_000], minUpload: 1, checkAfter: 300_000, ...options };
     Object.assign(this, birth(), { agent, buffer: blank(settings.dim) });
     this.#use(settings, 0, blank(settings.dim, settings.lam));
@@ -157,7 +157,7 @@ export class Agent {
     this.#ask();
     return all.find(({ score }) => score >= best - MARGIN * Math.abs(best));
   }
-  observe(decision, reward) { // book the reward of a decision, once, or of any feature vector; true if that made an upload
+  observe(decision, reward) { // record the reward of a decision, once, or of any feature vector; true if that created an upload
     const x = this.#vector(decision?.x ?? decision), { action_bound: L, reward_bound: most } = this.settings;
     if (!Number.isFinite(reward) || Math.abs(reward) > (most ?? LARGEST) * SLACK) throw new InvalidInput(`cannot take a reward of ${reward}`);
     if (dot(x, x) ** 0.5 > (L ?? Infinity) * SLACK) throw new InvalidInput(`the model takes actions with a norm of at most ${L}`);
@@ -168,7 +168,7 @@ export class Agent {
     return this.#test();
   }
   get growth() { return logDet(this.#factor, this.settings.dim, this.model.L); } // of det(Σ + Σ_flight + Σ_loc) over det Σ
-  makeUpload() { // of the buffer, whatever the trigger says; false if one is in flight already, or there is nothing to send
+  makeUpload() { // from the buffer, without the trigger; false if one is in flight already, or the buffer is empty
     if (this.flight || this.buffer.at(-3) < this.options.minUpload) return false;
     this.flight = { sequence: ++this.sequence, stats: this.buffer, growth: this.growth, version: this.model.version };
     this.buffer = blank(this.settings.dim);
@@ -178,7 +178,7 @@ export class Agent {
     const { flight: { sequence, stats, growth, version }, agent, incarnation, settings: { dim } } = this, packed = packStats(stats);
     return encode({ v: 1, agent, incarnation, sequence, digest: await digest(packed), dim, stats: packed, growth: new Float(growth), model_version: version, unsent: 0 });
   }
-  receive({ agent, version, acknowledged, stats, settings }, toUpload = true) { // of decodeReply; a download's number is no evidence: a copy may have used it
+  receive({ agent, version, acknowledged, stats, settings }, toUpload = true) { // from decodeReply; `acknowledged` of a download is no evidence: a copy of the state may have used the number
     const same = settings === (this.settings.settings ?? settings), newer = same && version >= this.model.version, merged = toUpload && this.flight?.sequence <= acknowledged;
     if (agent !== (this.agent ??= agent) || (same && stats.length !== this.buffer.length)) throw new StateMismatch("a reply for somebody else");
     if (acknowledged > this.sequence) throw new SequenceConflict("the server has uploads of this incarnation that were not made here");
@@ -188,16 +188,16 @@ export class Agent {
     this.#changed();
     if (!same) throw this.failure;
   }
-  restart({ keep = false } = {}) { // after a refusal: a new incarnation, with all that was not acknowledged (keep) or with nothing
+  restart({ keep = false } = {}) { // after a rejection: a new incarnation, with all that was not acknowledged (keep) or with nothing
     this.buffer = keep ? sum(this.buffer, this.flight?.stats) : blank(this.settings.dim);
     Object.assign(this, birth());
     this.#changed();
   }
   sync(options) { return this.#syncing ??= this.#exchange(options).finally(() => { this.#syncing = null; }); }
-  async #exchange({ attempts = Infinity } = {}) { // until nothing is in flight any more, or sending failed so many times
+  async #exchange({ attempts = Infinity } = {}) { // until nothing is in flight, or this many attempts failed
     while (this.flight) {
       const { sequence } = this.flight, body = await this.request();
-      await this.#save(); // kept before it is sent
+      await this.#save(); // stored before it is sent
       await this.#converse(attempts, "/sync", { method: "POST", body });
       if (this.flight?.sequence === sequence) throw new Refused(`the server answered upload ${sequence} without having merged it`);
     }
@@ -209,19 +209,19 @@ export class Agent {
     this.#heard = Date.now();
     return this.#converse(attempts, `/state?incarnation=${encodeURIComponent(this.incarnation)}`, { headers });
   }
-  async join({ attempts = 5 } = {}) { // at first, and on waking up
+  async join({ attempts = 5 } = {}) { // at the start, and when a device wakes up
     const reply = await this.refresh({ attempts });
     if (reply?.acknowledged < this.sequence - (this.flight ? 1 : 0)) throw new StateMismatch("the server lacks uploads that it had");
     this.#test();
     return this;
   }
-  close() { this.#closed = true; this.#sleepers.forEach((wake) => wake()); } // exchange no more; nothing is lost that toJSON keeps
-  toJSON() { // all that is needed to go on later as the same agent
+  close() { this.#closed = true; this.#sleepers.forEach((wake) => wake()); } // stop exchanging; toJSON keeps the state
+  toJSON() { // the whole state, to continue later as the same agent
     const { agent, incarnation, sequence, settings, model: { version, stats, ownBuffer }, buffer, flight } = this;
     return { format: 1, agent, incarnation, sequence, settings, model: { version, stats: toBase64(stats), ownBuffer },
       buffer: toBase64(buffer), flight: flight && { ...flight, stats: toBase64(flight.stats) } };
   }
-  static fromJSON(saved, { settings, ...options } = {}) { // settings: the server's present ones, if they may have changed
+  static fromJSON(saved, { settings, ...options } = {}) { // settings: the server's current ones, if they may have changed
     const { settings: old, format, agent, model, buffer, flight, ...identity } = typeof saved === "string" ? JSON.parse(saved) : saved;
     if (format !== 1) throw new UnsupportedFormat("not an agent's state, or of another version");
     const now = settings ?? old, stats = (text) => fromBase64(text, old.dim), self = new Agent({ ...options, settings: now, agent });
@@ -241,11 +241,11 @@ export class Agent {
   }
   #refactor() { this.#factor = cholesky(sum(this.model.stats, this.buffer, this.flight?.stats), this.settings.dim); return this; }
   #changed() { this.#refactor(); return this.#test(); }
-  #ask({ background, url, checkAfter, onError } = this.options) { // after a silence: data that were taken out may be why the trigger is silent
+  #ask({ background, url, checkAfter, onError } = this.options) { // after a time without exchanges: removed data may be why the trigger does not fire
     if (!background || !url || this.#closed || !this.model.version || Date.now() - this.#heard < checkAfter) return;
     this.refresh({ ifCorrected: true }).catch((error) => error.retryable || onError?.(error));
   }
-  #test() { // the trigger; then sync in the background. If that is refused, no more until sync() is called and succeeds
+  #test() { // the trigger; then sync in the background. After a rejection, not until sync() is called and succeeds
     const { background, url, onError } = this.options, fail = (error) => onError?.(error);
     const made = !this.flight && this.growth > Math.log1p(this.settings.alpha) * (1 + MARGIN) && this.makeUpload();
     this.#save().catch(fail);
@@ -263,7 +263,7 @@ export class Agent {
         const reply = status === 304 ? null : decodeReply(bytes);
         if (reply) { this.receive(reply, path === "/sync"); this.#etag = etag?.replace(/^W\//, ""); this.#heard = Date.now(); } // a proxy may weaken tags
         return reply;
-      } catch (error) { // bytes that are no reply may come from a network's login page: that passes
+      } catch (error) { // bytes that are not a reply may come from a captive portal: retry
         if (!(error.retryable || error.constructor === FormatError) || failed >= attempts) throw error;
         const wait = Math.min(most, first * 2 ** (failed - 1)) * Math.random(); // full jitter
         await sleep(Math.max(wait, 1000 * Math.min(error.retryAfter ?? 0, 3600) * (1 + Math.random() / 10)), this.#sleepers);
@@ -279,7 +279,7 @@ const sleep = (ms, sleepers) => new Promise((resolve) => {
 async function call({ url, model, token, timeout = 10_000, fetch = globalThis.fetch }, path, { method, body, headers } = {}) {
   let response, bytes, said, address = `${url.replace(/\/+$/, "")}/v1/models/${encodeURIComponent(model)}${path}`;
   headers = { Authorization: `Bearer ${token}`, ...(body && { "Content-Type": "application/vnd.fedbandit.v1+msgpack" }), ...headers };
-  const late = new AbortController(), timer = setTimeout(() => late.abort(), timeout); // Node forgets about AbortSignal.timeout
+  const late = new AbortController(), timer = setTimeout(() => late.abort(), timeout); // Node does not keep AbortSignal.timeout alive
   try {
     response = await fetch(address, { method, body, headers, cache: "no-store", signal: late.signal });
     bytes = new Uint8Array(await response.arrayBuffer());
@@ -291,7 +291,7 @@ async function call({ url, model, token, timeout = 10_000, fetch = globalThis.fe
   const retryable = status >= 500 || [408, 425, 429].includes(status), Kind = retryable ? NotReachable : REFUSALS[said?.error] ?? Refused;
   throw new Kind(said?.message ?? `the server answered ${status}`, { status, code: said?.error, retryable, retryAfter });
 }
-// An agent of {url, model, token}. With store: {load() -> text or null, save(text)} it goes on as the same agent after a restart.
+// An agent of {url, model, token}. With store: {load() -> text or null, save(text)} it continues as the same agent after a restart.
 export async function connect({ join = true, ...options }) {
   const saved = await options.store?.load();
   const settings = await call(options, "").then(({ bytes }) => JSON.parse(new TextDecoder().decode(bytes))).catch((error) => { if (saved && error.retryable) return null; throw error; });

@@ -91,7 +91,7 @@ def test_a_page_of_another_origin_takes_part_and_everything_is_counted_once(
     expect(page.locator("#status")).to_contain_text("page-1: model version 0", timeout=SOON_MS)
     seen = [answer(page, evening=n % 3 == 0) for n in range(30)]
     page.locator("#sync").click()
-    expect(page.locator("#status")).to_contain_text(" 0 observations wait", timeout=SOON_MS)
+    expect(page.locator("#status")).to_contain_text(" 0 observations unsent", timeout=SOON_MS)
     theirs = python_agent(open_server, 40)
     page.reload()  # the same agent, from localStorage, with the newest model of the fleet
     expect(page.locator("#status")).to_contain_text(
@@ -100,7 +100,7 @@ def test_a_page_of_another_origin_takes_part_and_everything_is_counted_once(
     expect(page.locator("#headline")).to_have_text("Home side wins in the last minute")
     seen += [answer(page, evening=False) for _ in range(5)]
     page.locator("#sync").click()
-    expect(page.locator("#status")).to_contain_text(" 0 observations wait", timeout=SOON_MS)
+    expect(page.locator("#status")).to_contain_text(" 0 observations unsent", timeout=SOON_MS)
 
     mine = SufficientStats.of(np.array([x for x, _ in seen]), np.array([reward for _, reward in seen]))
     expected = SufficientStats.prior(dim=DIM, lam=1.0) + mine + theirs

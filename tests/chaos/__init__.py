@@ -1,4 +1,4 @@
-"""The fire harness: real processes, a seeded adversary, and books that must balance to the last observation.
+"""Fault injection on real processes by a seeded schedule; every observation must be counted exactly once.
 
     python -m tests.chaos --store sqlite --minutes 5 --seed 1
 

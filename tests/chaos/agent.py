@@ -1,4 +1,4 @@
-"""An agent process to be tormented: it decides, observes, flushes, closes and comes back, and writes down the truth.
+"""An agent process: it decides, observes, flushes, closes and reconnects, and keeps independent records.
 
 python -m tests.chaos.agent URL TOKEN NAME FOLDER STATE_DIR PACE_S MAX_PENDING
 
@@ -26,22 +26,22 @@ import fedbandit as fb
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.messages import packed_bytes
 from fedbandit.errors import AlreadyObserved, FedbanditError, JournalFailed, NotReachable, UnknownDecision
-from tests.chaos.decision_book import DecisionBook, number_of
-from tests.chaos.strike import MANY, VARIABLE, arm, n_left
-from tests.chaos.truth import DIM, MODEL, Truth, TruthWriter
+from tests.chaos.agent_record import DIM, MODEL, AgentRecord, RecordWriter
+from tests.chaos.decision_record import DecisionRecord, number_of
+from tests.chaos.syscall_kills import MANY, VARIABLE, arm, n_left
 
 TIMEOUT_S = 3.0
-CONNECT_S = 2 * TIMEOUT_S  # two questions
+CONNECT_S = 2 * TIMEOUT_S  # two requests
 CLOSE_S = 5.0
-NOTED_S = 0.5  # a call that is later than this is written down
+NOTED_S = 0.5  # calls with a larger overrun are recorded
 FEW_PENDING, MANY_PENDING = 8, 4000  # the ring of the journal has 1 024 slots
 RING = 1024
-N_QUIET_CALLS = 10  # that change the disk, in a `choose` that moves nothing
+N_CALLS_WITHOUT_MOVE = 10  # that change the disk, in a `choose` that moves nothing
 VIOLATED = 4
 
 
-class Complaints(logging.Handler):
-    """Counts what the agent logs as an error: on a full disk `choose` goes on, and says that it could not keep it."""
+class ErrorCounter(logging.Handler):
+    """Counts errors that the agent logs: on a full disk `choose` works and logs that the decision was not stored."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -51,8 +51,8 @@ class Complaints(logging.Handler):
         self.n += 1
 
 
-class Torment:
-    """One process's life; the next one begins where the books say."""
+class AgentProgram:
+    """The program of one agent process; the next process resumes from the records."""
 
     model = MODEL
 
@@ -63,41 +63,41 @@ class Torment:
         self.folder, self.max_pending = folder, max_pending
         self.rng = random.Random(os.urandom(8))
         self.ended = False
-        self.complaints = Complaints()
-        logging.getLogger("fedbandit.sdk").addHandler(self.complaints)
-        self.keep_books(name, state_dir)
+        self.errors_logged = ErrorCounter()
+        logging.getLogger("fedbandit.sdk").addHandler(self.errors_logged)
+        self.open_records(name, state_dir)
 
-    def keep_books(self, name: str, state_dir: Path) -> None:
-        """Go on with the files of this name."""
-        path = self.folder / f"{name}.truth"
-        if hasattr(self, "truth"):  # of the generation before: descriptors are counted
-            self.truth.close()
-            self.book.close()
-        self.before = Truth.tail(path)
-        self.truth = TruthWriter(path)
-        self.book = DecisionBook(self.folder / f"{name}.decisions")
-        self.state_dir, self.truth_path = state_dir, path
-        self.waiting: dict[str, Decision] = {}
+    def open_records(self, name: str, state_dir: Path) -> None:
+        """Open or continue the record files of this name."""
+        path = self.folder / f"{name}.record"
+        if hasattr(self, "record"):  # of the generation before: descriptors are counted
+            self.record.close()
+            self.decisions.close()
+        self.before = AgentRecord.tail(path)
+        self.record = RecordWriter(path)
+        self.decisions = DecisionRecord(self.folder / f"{name}.decisions")
+        self.state_dir, self.record_path = state_dir, path
+        self.pending: dict[str, Decision] = {}
         self.version = -1
 
-    # -- a life
+    # -- connections
 
     def run(self) -> None:
-        """Until told to finish."""
+        """Run until the command to finish."""
         while not self.ended:
-            self.live()
+            self.connection()
 
-    def live(self) -> None:
-        """From one connection to its end."""
+    def connection(self) -> None:
+        """One connection, from `connect` to `close`."""
         agent = self.connect()
         self.resume(agent)
         self.reward_first(agent)
         self.session(agent)
         try:
             self.timed("close", CLOSE_S, agent.close)
-        except JournalFailed:  # a full disk: the snapshot is older than it could be, and nothing is lost
-            self.truth.write(event="close_without_disk")
-        self.before = Truth.tail(self.truth_path)
+        except JournalFailed:  # a full disk: an older snapshot is kept, and nothing is lost
+            self.record.write(event="close_without_disk")
+        self.before = AgentRecord.tail(self.record_path)
 
     def connect(self) -> fb.LiveAgent:
         while True:
@@ -106,7 +106,7 @@ class Torment:
             except (NotReachable, JournalFailed) as error:
                 resumable = (self.state_dir / "journal.db").exists() and self.before.n_resumed > 0
                 kind = "connect_without_server" if isinstance(error, NotReachable) else "connect_without_disk"
-                self.truth.write(event=kind)
+                self.record.write(event=kind)
                 if resumable and isinstance(error, NotReachable):
                     self.violate(f"an agent with a state_dir did not start without its server: {error}")
                 time.sleep(0.3)
@@ -115,49 +115,49 @@ class Torment:
         return fb.connect(self.url, model=self.model, token=self.token, state_dir=self.state_dir, timeout_s=TIMEOUT_S)
 
     def resume(self, agent: fb.LiveAgent) -> None:
-        """What returned is there; what was cut off is there or not, and its decision waits exactly if it is not."""
+        """Confirmed observations are there; an interrupted one may be, and its decision is pending exactly if not."""
         rounds, before = agent.status().rounds, self.before
-        self.truth.write(resumed=rounds, pid=os.getpid())
+        self.record.write(resumed=rounds, pid=os.getpid())
         if not before.n_done <= rounds <= max(before.n_tried, before.n_done):
             self.violate(f"resumed at {rounds} with {before.n_done} confirmed and {before.n_tried} tried")
-        self.waiting = {decision.id: decision for decision in agent.pending}
+        self.pending = {decision.id: decision for decision in agent.pending}
         self.n = rounds
         self.check_last_decision(before)
         self.check_decisions(agent)
-        # `settle` books one decision after the other: each is written down like any other.
-        agent.pending._observe = lambda decision, reward: self.book_reward(agent, decision, int(reward))
+        # `settle` records one reward after the other: each is written to the records like any other.
+        agent.pending._observe = lambda decision, reward: self.record_reward(agent, decision, int(reward))
 
     def reward_first(self, agent: fb.LiveAgent) -> None:
-        """Rewards that come right after a start, before anything is decided; not for agents with few decisions."""
-        n = min(self.rng.choice([0, 30]), len(self.waiting))
+        """Observe some rewards right after a start, before any decision; not for agents with few decisions."""
+        n = min(self.rng.choice([0, 30]), len(self.pending))
         try:
-            for each in self.rng.sample(sorted(self.waiting), n if self.max_pending > FEW_PENDING else 0):
-                self.book_reward(agent, self.waiting[each], self.rng.randint(-3, 3))
+            for each in self.rng.sample(sorted(self.pending), n if self.max_pending > FEW_PENDING else 0):
+                self.record_reward(agent, self.pending[each], self.rng.randint(-3, 3))
         except JournalFailed:
-            self.truth.write(event="journal_failed")
+            self.record.write(event="journal_failed")
 
-    def check_last_decision(self, before: Truth) -> None:
+    def check_last_decision(self, before: AgentRecord) -> None:
         last, is_booked = before.last_decision, self.n >= before.n_tried
-        is_waiting = last in self.waiting
-        if last is None or is_waiting != is_booked or (last in before.not_kept and not is_waiting):
+        is_pending = last in self.pending
+        if last is None or is_pending != is_booked or (last in before.not_kept and not is_pending):
             return
-        self.violate(f"decision {last} waits: {is_waiting}, though {self.n} of {before.n_tried} are booked")
+        self.violate(f"decision {last} pending: {is_pending}, although {self.n} of {before.n_tried} are recorded")
 
     def check_decisions(self, agent: fb.LiveAgent) -> None:
-        """All pending decisions are those of the book, and those that have their reward are refused."""
-        found = {number_of(decision) for decision in self.waiting.values()}
-        for words in self.book.compare(found):
+        """Pending decisions are those of the record, and a second reward is refused."""
+        found = {number_of(decision) for decision in self.pending.values()}
+        for words in self.decisions.compare(found):
             self.violate(words)
-        for booked in self.book.recent:
+        for booked in self.decisions.recent:
             try:
                 agent.observe(Decision.from_dict(booked), 1.0)
             except (AlreadyObserved, UnknownDecision):
                 continue
-            self.violate(f"a second reward was booked for decision {booked['id']}")
-        self.book.begin_anew(found)
+            self.violate(f"a second reward was recorded for decision {booked['id']}")
+        self.decisions.begin_anew(found)
 
     def session(self, agent: fb.LiveAgent) -> None:
-        """Work until the process is to end, or until it feels like closing and connecting again."""
+        """Work until the process is to end, or until a random reconnect."""
         while not self.is_over():
             command = self.command()
             if command.get("finish"):
@@ -167,70 +167,70 @@ class Torment:
                 self.checkpoint(agent, command["checkpoint"])
             self.step(agent)
             if self.rng.random() < 0.002:
-                self.truth.write(event="reconnect")
+                self.record.write(event="reconnect")
                 return
             time.sleep(self.rng.expovariate(1.0 / self.pace_s))
 
     def is_over(self) -> bool:
-        """Whether this connection has become useless."""
+        """Whether this connection must end."""
         return False
 
     def step(self, agent: fb.LiveAgent) -> None:
-        whim = self.rng.random()
+        choice = self.rng.random()
         try:
-            if self.max_pending > FEW_PENDING and whim > 0.9:
-                self.use_many_pending(agent, whim)
-            elif whim < 0.05:
+            if self.max_pending > FEW_PENDING and choice > 0.9:
+                self.use_many_pending(agent, choice)
+            elif choice < 0.05:
                 self.learn_batch(agent)
-            elif whim < 0.07:
+            elif choice < 0.07:
                 self.flush(agent)
-            elif whim < 0.08:
+            elif choice < 0.08:
                 self.refresh(agent)
             else:
                 self.learn_one(agent)
         except JournalFailed:
-            self.truth.write(event="journal_failed")
+            self.record.write(event="journal_failed")
             if agent.status().rounds != self.n:
                 self.violate(f"observe failed, yet {agent.status().rounds} rounds instead of {self.n}")
             time.sleep(0.1)
-        if self.is_to_die_in_a_burst():
-            self.burst_and_die(agent)
+        if self.must_be_killed_in_a_burst():
+            self.kill_in_a_burst(agent)
         self.note_model(agent)
 
     def choose(self, agent: fb.LiveAgent, n: int) -> None:
         """Make n decisions."""
-        self.book.write(making=n)
+        self.decisions.write(making=n)
         made: list[Decision] = []
         for _ in range(n):
-            before = self.complaints.n
+            before = self.errors_logged.n
             decision = agent.choose(np.array([self.row() for _ in range(3)]))
-            self.waiting[decision.id] = decision
-            if self.complaints.n > before:
-                self.truth.write(not_kept=decision.id)
-                self.book.made([decision], kept=False)
-                self.book.write(making=n)
+            self.pending[decision.id] = decision
+            if self.errors_logged.n > before:
+                self.record.write(not_kept=decision.id)
+                self.decisions.made([decision], kept=False)
+                self.decisions.write(making=n)
             else:
                 made.append(decision)
-        self.book.made(made)
+        self.decisions.made(made)
 
     def learn_one(self, agent: fb.LiveAgent) -> None:
         self.timed("choose", 0.0, lambda: self.choose(agent, 1))
-        if len(self.waiting) < self.max_pending and self.rng.random() < 0.3:
+        if len(self.pending) < self.max_pending and self.rng.random() < 0.3:
             return  # its reward comes later, perhaps in another process
-        decision = self.waiting[self.rng.choice(list(self.waiting))]
+        decision = self.pending[self.rng.choice(list(self.pending))]
         reward = self.rng.randint(-3, 3)
-        self.timed("observe", 0.0, lambda: self.book_reward(agent, decision, reward))
+        self.timed("observe", 0.0, lambda: self.record_reward(agent, decision, reward))
 
-    def book_reward(self, agent: fb.LiveAgent, decision: Decision, reward: int) -> None:
-        """Observe a decision; both books know before and after."""
-        self.book.write(booking=number_of(decision))
+    def record_reward(self, agent: fb.LiveAgent, decision: Decision, reward: int) -> None:
+        """Observe a decision; both records are written before and after."""
+        self.decisions.write(booking=number_of(decision))
         try:
             self.attempt([decision.x.tolist()], [reward], decision.id, lambda: agent.observe(decision, reward))
         except JournalFailed:
-            self.book.write(not_booked=number_of(decision))
+            self.decisions.write(not_booked=number_of(decision))
             raise
-        self.book.booked(decision)
-        del self.waiting[decision.id]
+        self.decisions.booked(decision)
+        del self.pending[decision.id]
 
     def learn_batch(self, agent: fb.LiveAgent) -> None:
         rows = [self.row() for _ in range(3)]
@@ -238,122 +238,122 @@ class Torment:
         self.attempt(rows, rewards, None, lambda: agent.partial_fit(rows, rewards))
 
     def attempt(self, rows: list[list[float]], rewards: list[int], decision: str | None, learn: Any) -> None:
-        self.truth.write(**{"try": self.n, "rows": rows, "rewards": rewards, "decision": decision})
+        self.record.write(**{"try": self.n, "rows": rows, "rewards": rewards, "decision": decision})
         learn()
         self.n += len(rows)
-        self.truth.write(done=self.n)
+        self.record.write(done=self.n)
 
     def flush(self, agent: fb.LiveAgent) -> None:
         limit_s = self.rng.choice([0.2, 2.0])
         try:
             self.timed("flush", limit_s, lambda: agent.flush(limit_s))
-            self.truth.write(event="flushed")
+            self.record.write(event="flushed")
         except NotReachable:
-            self.truth.write(event="not_reachable")
+            self.record.write(event="not_reachable")
 
     def refresh(self, agent: fb.LiveAgent) -> None:
         try:
             self.timed("refresh", 1.0, lambda: agent.refresh(1.0))
-            self.truth.write(event="refreshed")
+            self.record.write(event="refreshed")
         except NotReachable:
-            self.truth.write(event="not_reachable")
+            self.record.write(event="not_reachable")
 
     def timed(self, call: str, limit_s: float, do: Callable[[], Any]) -> Any:
-        """Do it; one that ends late is written down. Whether the process was paused meanwhile, others know."""
+        """Run a call and record an overrun; the harness subtracts pauses of the process."""
         begun = time.monotonic()
         try:
             return do()
         finally:
             ended = time.monotonic()
             if ended - begun > limit_s + NOTED_S:
-                self.truth.write(call=call, limit=limit_s, took=round(ended - begun, 3), ended=ended)
+                self.record.write(call=call, limit=limit_s, took=round(ended - begun, 3), ended=ended)
 
     # -- thousands of pending decisions
 
-    def use_many_pending(self, agent: fb.LiveAgent, whim: float) -> None:
+    def use_many_pending(self, agent: fb.LiveAgent, choice: float) -> None:
         older_than_s = self.rng.choice([0.0, 2.0, 10.0, 30.0])
-        if len(self.waiting) < self.max_pending and whim < 0.98:
+        if len(self.pending) < self.max_pending and choice < 0.98:
             self.choose(agent, self.rng.randint(100, 1500))
-        elif whim < 0.99:
+        elif choice < 0.99:
             self.settle(agent, older_than_s)
         else:
             self.give_up(agent, older_than_s)
-        if len(agent.pending) != len(self.waiting):
-            self.violate(f"{len(agent.pending)} decisions are pending, and {len(self.waiting)} should be")
+        if len(agent.pending) != len(self.pending):
+            self.violate(f"{len(agent.pending)} decisions are pending, expected {len(self.pending)}")
 
     def settle(self, agent: fb.LiveAgent, older_than_s: float) -> None:
-        """A default reward for all that are old."""
-        before = len(self.waiting)
+        """Settle old decisions with a default reward."""
+        before = len(self.pending)
         n = agent.pending.settle(self.rng.randint(-3, 3), older_than_s=older_than_s)
-        if n != before - len(self.waiting):
-            self.violate(f"settle booked {before - len(self.waiting)} decisions and says {n}")
-        self.truth.write(event="settled")
+        if n != before - len(self.pending):
+            self.violate(f"settle recorded {before - len(self.pending)} decisions and returned {n}")
+        self.record.write(event="settled")
 
     def give_up(self, agent: fb.LiveAgent, older_than_s: float) -> None:
-        """No reward for all that are old."""
-        self.book.write(giving_up=True)
+        """Expire old decisions."""
+        self.decisions.write(giving_up=True)
         gone: set[str] = set()
         try:
             n = agent.pending.expire(older_than_s=older_than_s)
-            gone = self.waiting.keys() - {decision.id for decision in agent.pending}
+            gone = self.pending.keys() - {decision.id for decision in agent.pending}
             if n != len(gone):
-                self.violate(f"expire gave up {len(gone)} decisions and says {n}")
+                self.violate(f"expire removed {len(gone)} decisions and returned {n}")
         finally:  # where the disk was full, all of them are still pending
-            self.book.write(given_up=[number_of(self.waiting.pop(each)) for each in gone])
-        self.truth.write(event="expired")
+            self.decisions.write(given_up=[number_of(self.pending.pop(each)) for each in gone])
+        self.record.write(event="expired")
 
-    def is_to_die_in_a_burst(self) -> bool:
+    def must_be_killed_in_a_burst(self) -> bool:
         return self.max_pending > FEW_PENDING and (self.folder / f"{self.name}.burst").exists()
 
-    def burst_and_die(self, agent: fb.LiveAgent) -> None:
-        """Fill the ring, and be killed while its decisions move to the journal's table, often at the very end of it.
+    def kill_in_a_burst(self, agent: fb.LiveAgent) -> None:
+        """Fill the ring, and be killed while its decisions move to the journal's table, often near the end of that.
 
-        SIGALRM without a handler ends a process as SIGKILL does, and tells the harness that this was meant.
+        SIGALRM without a handler ends a process as SIGKILL does, and the harness recognises it as intended.
         """
         (self.folder / f"{self.name}.burst").unlink(missing_ok=True)
         control = Path(os.environ[VARIABLE]) if VARIABLE in os.environ else None
         if control is None:
             return
-        self.truth.write(event="burst_kill")
+        self.record.write(event="burst_kill")
         n_calls = 0
         for _ in range(2 * RING):
             arm(control, MANY, signal.SIGALRM)
             self.choose(agent, 1)
             n_calls = MANY - n_left(control)
-            if n_calls > N_QUIET_CALLS:  # that was a move
+            if n_calls > N_CALLS_WITHOUT_MOVE:  # the decisions moved
                 break
-        self.choose(agent, RING - 1)  # the next one finds no room
-        near_end = n_calls + self.rng.randint(-2, 2)  # no two moves have exactly as many
+        self.choose(agent, RING - 1)  # the next one moves them
+        near_end = n_calls + self.rng.randint(-2, 2)  # the number of calls varies
         arm(control, self.rng.choice([near_end, near_end, self.rng.randint(1, n_calls + 10)]), signal.SIGALRM)
         self.choose(agent, 1)
 
-    # -- answers to the one who watches
+    # -- reports to the harness
 
     def checkpoint(self, agent: fb.LiveAgent, number: int) -> None:
-        """Send everything, say where we stand, and wait."""
+        """Flush, write a report, and wait."""
         path = self.folder / "reports" / f"{number}-{self.name}.json"
         while not path.exists() and not self.is_over():
             try:
                 self.timed("flush", 20.0, lambda: agent.flush(20.0))
                 self.note_model(agent)
-                report = {**agent.status().to_dict(), "n": self.n, "decisions_waiting": len(self.waiting)}
+                report = {**agent.status().to_dict(), "n": self.n, "expected_pending": len(self.pending)}
                 draft = path.with_suffix(f".{os.getpid()}")
                 draft.write_text(json.dumps(report))
                 draft.rename(path)
             except (NotReachable, JournalFailed) as error:
-                self.truth.write(event=f"checkpoint_waits_{error.code}")
+                self.record.write(event=f"checkpoint_waits_{error.code}")
                 time.sleep(0.2)
         while path.exists() and self.command().get("checkpoint") == number:
             time.sleep(0.05)
 
     def note_model(self, agent: fb.LiveAgent) -> None:
-        """Every model that decisions rest on is written down, to be found among those that the server had."""
+        """Record every model that decisions use, to be compared with those that the server had."""
         core = agent._core
         with core._lock:
             version, stats = core.model_version, core.model.stats
         if version != self.version:
             digest = hashlib.sha256(packed_bytes(stats)).digest()[:16].hex()
-            self.truth.write(model=version, digest=digest)
+            self.record.write(model=version, digest=digest)
             self.version = version
 
     def command(self) -> dict[str, Any]:
@@ -367,23 +367,23 @@ class Torment:
         return [float(self.rng.randint(-3, 3)) for _ in range(DIM)]
 
     def violate(self, words: str) -> None:
-        self.truth.write(violation=words)
+        self.record.write(violation=words)
         sys.exit(VIOLATED)
 
 
-def torment(kind: type[Torment], url: str, token: str, name: str, folder: str, *rest: str) -> None:
-    """Run an agent of this kind with the words of the command line."""
+def run_agent(kind: type[AgentProgram], url: str, token: str, name: str, folder: str, *rest: str) -> None:
+    """Run an agent of this kind with the arguments of the command line."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    # urllib3 warns with a traceback about a reply cut inside its headers; our own line about it follows.
+    # urllib3 warns with a traceback about a reply truncated in its headers; the SDK logs it as well.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     state_dir, pace_s, max_pending = rest
     made = kind(url, token, name, Path(folder), Path(state_dir), float(pace_s), int(max_pending))
     try:
         made.run()
-    except FedbanditError as error:  # named, but none that an agent should meet here
+    except FedbanditError as error:  # named, but not expected here
         made.violate(f"{error.code}: {error}")
 
 
 if __name__ == "__main__":
-    torment(Torment, *sys.argv[1:])
+    run_agent(AgentProgram, *sys.argv[1:])

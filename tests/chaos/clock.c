@@ -1,5 +1,5 @@
-/* A wall clock that can be moved under a running process: LD_PRELOAD this, and write nanoseconds (a signed 64-bit
-   number) into the file named by FIRE_CLOCK. Monotonic clocks are left alone, as an operating system does. */
+/* A wall clock that can be changed in a running process: LD_PRELOAD this, and write nanoseconds (a signed 64-bit
+   number) to the file named by CHAOS_CLOCK. Monotonic clocks are not changed, as when an administrator sets the time. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@ static volatile long long *offset_ns;
 static long long offset(void) { return offset_ns ? *offset_ns : 0; }
 
 __attribute__((constructor)) static void begin(void) {
-    const char *name = getenv("FIRE_CLOCK");
+    const char *name = getenv("CHAOS_CLOCK");
     int file = name ? open(name, O_RDONLY | O_CLOEXEC) : -1;
     if (file < 0) return;
     void *mapped = mmap(NULL, sizeof(long long), PROT_READ, MAP_SHARED, file, 0);

@@ -1,4 +1,4 @@
-"""Wall clocks that move: a small library before libc, where there is a C compiler to make it."""
+"""Wall clocks that can be changed: a library preloaded before libc, where there is a C compiler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OFFSET = struct.Struct("<q")
 
 
 class Clocks:
-    """One movable wall clock for each process name; `missing` says why there are none."""
+    """One adjustable wall clock for each process name; `missing` says why there are none."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -23,20 +23,20 @@ class Clocks:
     def _build(self) -> str | None:
         compiler = shutil.which("cc") or shutil.which("gcc")
         if compiler is None:
-            return "no C compiler, so clocks stand still"
+            return "no C compiler, so clocks are not changed"
         command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(self._library), str(SOURCE), "-ldl"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return None if done.returncode == 0 else f"the clock was not compiled: {done.stderr[-200:]}"
 
     def environment(self, name: str) -> dict[str, str]:
-        """What a process needs in its environment to have a clock of its own."""
+        """Environment variables of a process with its own clock."""
         if self.missing is not None:
             return {}
         self.move(name, 0.0)
-        return {"LD_PRELOAD": str(self._library), "FIRE_CLOCK": str(self._folder / name)}
+        return {"LD_PRELOAD": str(self._library), "CHAOS_CLOCK": str(self._folder / name)}
 
     def move(self, name: str, offset_s: float) -> None:
-        """From now on this process lives `offset_s` away from everybody else."""
+        """Shift the wall clock of this process by `offset_s`."""
         path = self._folder / name
         content = OFFSET.pack(int(offset_s * 1e9))
         if path.exists():  # written in place: the process has it mapped

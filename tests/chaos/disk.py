@@ -1,4 +1,4 @@
-"""A disk small enough to be filled: a tmpfs of its own where we may mount one."""
+"""A small disk that can be filled: a tmpfs where the harness may mount one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class SmallDisk:
         if os.geteuid() != 0:
             self.missing = "only root can mount a small disk"
             return
-        command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "fedbandit-fire", str(folder)]
+        command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "fedbandit-chaos", str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             self.missing = f"no small disk could be mounted: {done.stderr.strip()}"
 
     def fill(self, *, spare_bytes: int) -> None:
-        """Take all space but about `spare_bytes`; others may take some meanwhile, and then none is left."""
+        """Use all space except about `spare_bytes`; other writers may use the rest meanwhile."""
         found = os.statvfs(self.folder)
         n_bytes = max(found.f_bavail * found.f_frsize - spare_bytes, 0)
         with (self.folder / BALLAST).open("wb", buffering=0) as file, contextlib.suppress(OSError):
@@ -36,7 +36,7 @@ class SmallDisk:
             file.write(bytes(n_bytes % CHUNK))
 
     def free(self) -> None:
-        """Give it back."""
+        """Free the space."""
         (self.folder / BALLAST).unlink(missing_ok=True)
 
     def close(self) -> None:

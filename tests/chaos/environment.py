@@ -1,4 +1,4 @@
-"""Everything that burns: servers on their store, the network, agents, disks and clocks, set up and torn down."""
+"""The processes under test: servers on their store, the proxy, agents, disks and clocks; set-up and tear-down."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any
 import urllib3
 
 from tests.chaos.agent import FEW_PENDING, MANY_PENDING
+from tests.chaos.agent_record import DIM, MODEL, AgentRecord
 from tests.chaos.clock import Clocks
 from tests.chaos.disk import SmallDisk
-from tests.chaos.processes import Postgres, Victim, free_port, server_command
+from tests.chaos.model_recreation import ModelRecreation
+from tests.chaos.processes import ChildProcess, Postgres, free_port, server_command
 from tests.chaos.proxy import Proxy
-from tests.chaos.remade import Remaker
 from tests.chaos.resources import Bound
-from tests.chaos.schedule import TENANT, hoarders, names
-from tests.chaos.strike import Strikes, joined
-from tests.chaos.tools import ToolBench
-from tests.chaos.truth import DIM, MODEL, Truth
-from tests.chaos.witness import Witness
+from tests.chaos.schedule import TENANT, agents_with_many_pending, names
+from tests.chaos.syscall_kills import SyscallKills, joined
+from tests.chaos.tools import ToolTests
+from tests.chaos.traffic_monitor import TrafficMonitor
 
 SERVER_MB, AGENTS_MB = 96, 96
-ALPHA = 1e-4  # in the beginning every observation travels, later a handful at a time
+ALPHA = 1e-4  # at first every observation is uploaded, later a few at a time
 LAM = 1.0
-LARGE, LARGE_DIM = "large", 1500  # its state has 9 MB: answers that somebody must take
-# Small limits, so that a crowd of a few hundred connections is far beyond them.
+LARGE, LARGE_DIM = "large", 1500  # its state has 9 MB, for large replies
+# Small limits, so that a few hundred connections are far beyond them.
 LIMITS = {
     "FEDBANDIT_MAX_CONNECTIONS": "600",
     "FEDBANDIT_MAX_INFLIGHT_MB": "32",
@@ -37,46 +37,46 @@ LIMITS = {
     "FEDBANDIT_BODY_TIMEOUT_S": "5",
     "FEDBANDIT_DRAIN_TIMEOUT_S": "5",
 }
-# One crowd after the other made a server hold up to 490 MB; without the limit on unread answers one crowd made it 779.
+# Hostile clients made a server hold up to 490 MB; without the limit on unread replies, 779 MB.
 BOUNDS = {"server": Bound(600.0, 700), "agent": Bound(120.0, 40)}
 
 
-class Battlefield:
-    """The parts, by name."""
+class Environment:
+    """All parts of a run, by name."""
 
     def __init__(self, folder: Path, store: str, *, seed: int, n_agents: int, n_servers: int, pace_s: float) -> None:
         self.folder, self.store = folder, store
         (folder / "reports").mkdir(parents=True)
         self.admin_token = "fb_" + secrets.token_urlsafe(32)
         self.http = urllib3.PoolManager(retries=False, maxsize=2)
-        self.postgres = Postgres() if store == "postgres" else None  # first: what may fail comes before mounts
+        self.postgres = Postgres() if store == "postgres" else None  # before mounts, since it may fail
         self.clocks = Clocks(folder / "clocks")
-        self.strikes = Strikes(folder / "strikes")
+        self.syscall_kills = SyscallKills(folder / "syscall_kills")
         self.server_disk = SmallDisk(folder / "data", megabytes=SERVER_MB) if store == "sqlite" else None
         self.agent_disk = SmallDisk(folder / "state", megabytes=AGENTS_MB)
         self.ports = [free_port() for _ in range(n_servers)]
-        self.witness = Witness()
-        self.proxy = Proxy(self.ports, self.witness, seed)
+        self.traffic = TrafficMonitor()
+        self.proxy = Proxy(self.ports, self.traffic, seed)
         named = zip(names("server", n_servers), self.ports, strict=True)
         self.servers = {name: self._server(name, port) for name, port in named}
-        self.agents: dict[str, Victim] = {}
-        self.tenants: dict[str, Victim] = {}
-        self.truths: dict[str, Truth] = {}
+        self.agents: dict[str, ChildProcess] = {}
+        self.tenants: dict[str, ChildProcess] = {}
+        self.records: dict[str, AgentRecord] = {}
         self._pace_s = pace_s
-        self.remaker = Remaker(self.ports, self.admin_token, folder)
+        self.recreation = ModelRecreation(self.ports, self.admin_token, folder)
         live = folder / "data" / "server" if store == "sqlite" else None
-        newest = lambda: max(self.witness.versions, default=0)  # noqa: E731
-        self.tools = ToolBench(folder / "tools", live, self.admin_token, self.postgres, newest, self.strikes)
+        newest = lambda: max(self.traffic.versions, default=0)  # noqa: E731
+        self.tools = ToolTests(folder / "tools", live, self.admin_token, self.postgres, newest, self.syscall_kills)
         self.crowd_token = ""
         self._agent_names = names("agent", n_agents)
 
     @property
-    def victims(self) -> dict[str, Victim]:
+    def children(self) -> dict[str, ChildProcess]:
         return {**self.servers, **self.agents, **self.tenants}
 
     def processes(self) -> list[tuple[str, str, int]]:
         """Kind, name and id of every process whose memory and descriptors are bounded."""
-        found = [("server" if name in self.servers else "agent", name, v.process) for name, v in self.victims.items()]
+        found = [("server" if name in self.servers else "agent", name, v.process) for name, v in self.children.items()]
         found.append(("server", "a server after a tool", self.tools.running))
         return [(kind, name, process.pid) for kind, name, process in found if process is not None]
 
@@ -88,19 +88,19 @@ class Battlefield:
         self.call("POST", "/v1/models", {"name": MODEL, "dim": DIM, "lam": LAM, "alpha": ALPHA, "beta": 0.5})
         self.call("POST", "/v1/models", {"name": LARGE, "dim": LARGE_DIM, "lam": LAM, "alpha": 1.0, "beta": 0.5})
         self.crowd_token = self.call("POST", f"/v1/models/{MODEL}/agents", {"name": "crowd"})["token"]
-        self.remaker.begin(0)
-        self.remaker.work()
+        self.recreation.begin(0)
+        self.recreation.work()
         self.proxy.start()
         for name in self._agent_names:
             self.agents[name] = self._agent(name)
-            self.truths[name] = Truth(self.folder / f"{name}.truth")
+            self.records[name] = AgentRecord(self.folder / f"{name}.record")
             self.agents[name].start()
-        self.tenants[TENANT] = self._process("tenant", TENANT, "", FEW_PENDING)
+        self.tenants[TENANT] = self._process("recreated_model_agent", TENANT, "", FEW_PENDING)
         self.tenants[TENANT].start()
 
     def close(self) -> None:
-        for victim in self.victims.values():
-            victim.kill()
+        for child in self.children.values():
+            child.kill()
         if self.proxy.port:
             self.proxy.close()
         if self.postgres is not None:
@@ -110,25 +110,25 @@ class Battlefield:
                 disk.close()
         self.http.clear()
 
-    def _server(self, name: str, port: int) -> Victim:
+    def _server(self, name: str, port: int) -> ChildProcess:
         database = None if self.postgres is None else self.postgres.address
         command = server_command(port, data=self.folder / "data" / "server", database=database)
         environment = {"FEDBANDIT_ADMIN_TOKEN": self.admin_token, **LIMITS, **self.clocks.environment(name)}
-        return Victim(name, command, environment, self.folder / f"{name}.log")
+        return ChildProcess(name, command, environment, self.folder / f"{name}.log")
 
-    def _agent(self, name: str) -> Victim:
+    def _agent(self, name: str) -> ChildProcess:
         token = self.call("POST", f"/v1/models/{MODEL}/agents", {"name": name})["token"]
-        max_pending = MANY_PENDING if name in hoarders(len(self._agent_names)) else FEW_PENDING
+        max_pending = MANY_PENDING if name in agents_with_many_pending(len(self._agent_names)) else FEW_PENDING
         return self._process("agent", name, token, max_pending)
 
-    def _process(self, module: str, name: str, token: str, max_pending: int) -> Victim:
+    def _process(self, module: str, name: str, token: str, max_pending: int) -> ChildProcess:
         url, state_dir = f"http://127.0.0.1:{self.proxy.port}", self.folder / "state" / name
         words = [url, token, name, str(self.folder), str(state_dir), str(self._pace_s), str(max_pending)]
         command = [sys.executable, "-m", f"tests.chaos.{module}", *words]
-        environment = joined(self.clocks.environment(name), self.strikes.environment(name))
-        return Victim(name, command, environment, self.folder / f"{name}.log")
+        environment = joined(self.clocks.environment(name), self.syscall_kills.environment(name))
+        return ChildProcess(name, command, environment, self.folder / f"{name}.log")
 
-    # -- asking a server directly, past the weather
+    # -- direct requests to a server, without the proxy
 
     def wait_ready(self, port: int, timeout_s: float = 60.0) -> None:
         end = time.monotonic() + timeout_s
@@ -153,7 +153,7 @@ class Battlefield:
         return json.loads(self.request(method, path, **({} if body is None else {"json": body})).data)
 
     def command(self, **words: Any) -> None:
-        """Tell all agents what to do; the file appears whole."""
+        """Publish a command to all agents, atomically."""
         draft = self.folder / "command.new"
         draft.write_text(json.dumps(words))
         draft.rename(self.folder / "command.json")

@@ -11,43 +11,45 @@ import re
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- figures of tests/fire -->", "<!-- end of figures -->"
+BEGIN, END = "<!-- figures of tests/chaos -->", "<!-- end of figures -->"
 Summary = dict[str, Any]
 
 
 def lines_of(run: Summary) -> dict[str, str]:
-    """What one run amounts to, in the order of the table."""
+    """The figures of one run, in the order of the table."""
     actions, network, messages = run["actions"], run["network"], run["messages"]
     servers, agents, tools, crowds = run["servers"], run["agents_met"], run["tools"], run["crowds"]
     peaks = run["peaks"]
     return {
         "store, seed": f"{run['store']}, {run['seed']}",
         "minutes": f"{run['seconds'] / 60:.0f}",
-        "checkpoints, all balanced": _count(run["checkpoints"]),
+        "checkpoints, all consistent": _count(run["checkpoints"]),
         "agents killed (SIGKILL), paused": _pair(actions, "kill_agent", "pause_agent"),
-        "agents killed while thousands of decisions were moved to disk": _pair(agents, "burst_kill"),
+        "agents killed while thousands of pending decisions moved to disk": _pair(agents, "burst_kill"),
         "most decisions pending at a checkpoint, of one agent": _count(run["most_pending"]),
         "`pending.settle`, `pending.expire`": _pair(agents, "settled", "expired"),
         "servers killed, paused, stopped by SIGTERM": _pair(actions, "kill_server", "pause_server", "stop_server"),
         "PostgreSQL crashed (`-m immediate`)": _pair(actions, "restart_postgres"),
-        "models deleted and created again, with a server killed in it": (
+        "models deleted and created again, with a server killed meanwhile": (
             f"{_count(run['remade'].get('deleted', 0))}, {_pair(actions, 'kill_in_delete')}"
         ),
-        "rewards beyond the bounds refused, within them merged, right after": _pair(run["remade"], "refused", "taken"),
-        "backups killed, whole": _pair(tools, "backup_killed", "backups_whole"),
-        "restores killed; then the old store, the new one": _pair(
+        "right afterwards: rewards beyond the bounds refused, within them merged": _pair(
+            run["remade"], "refused", "taken"
+        ),
+        "backups killed, complete": _pair(tools, "backup_killed", "backups_whole"),
+        "restores killed; then the old store served, the new one": _pair(
             tools, "restore_killed", "restores_old", "restores_new"
         ),
-        "first starts killed; then served": _pair(tools, "first_start_killed", "first_starts_whole"),
-        "clocks moved": _pair(actions, "move_clock"),
+        "first starts killed; then working": _pair(tools, "first_start_killed", "first_starts_whole"),
+        "clocks changed": _pair(actions, "move_clock"),
         "disks filled: servers', agents'": _pair(actions, "fill_server_disk", "fill_agent_disk"),
         "`observe` refused by a full disk": _pair(agents, "journal_failed"),
         "process starts": _count(run["process_starts"]),
         "requests dropped, cut in half, delayed": _pair(network, "drop_requests", "cut_requests", "delay"),
-        "requests doubled, replayed late, overtaken": _pair(network, "duplicate", "replay_late", "reorder"),
+        "requests duplicated, replayed late, reordered": _pair(network, "duplicate", "replay_late", "reorder"),
         "replies cut after the commit, cut in half": _pair(network, "cut_replies", "halve_replies"),
-        "replies dripped, a byte at a time": _pair(network, "drip_replies"),
-        "latest end of a call beyond its limit": _latest(run["latest_s"]),
+        "replies slowed to a byte at a time": _pair(network, "drip_replies"),
+        "largest overrun of a call's time limit": _latest(run["latest_s"]),
         "connections: endless heads, slow bodies, never reading, silent": _pair(
             crowds, *(f"{kind}_connections" for kind in ("endless_heads", "slow_bodies", "never_read", "silent"))
         ),
@@ -55,18 +57,20 @@ def lines_of(run: Summary) -> dict[str, str]:
             f"{peaks['server']['memory_mb']} MB, {peaks['agent']['memory_mb']} MB"
         ),
         "most descriptors of a server, of an agent": f"{peaks['server']['fds']}, {peaks['agent']['fds']}",
-        "no server, or it broke off": _count(network.get("no_server", 0) + network.get("servers_broke_off", 0)),
-        "answers 503, by name": _pair(messages, "status_503"),
-        "uploads sent again by agents": _pair(messages, "retries"),
+        "no server reachable, or connection lost": _count(
+            network.get("no_server", 0) + network.get("servers_broke_off", 0)
+        ),
+        "named 503 replies": _pair(messages, "status_503"),
+        "retries by agents": _pair(messages, "retries"),
         "duplicates recognised by servers": _pair(servers, "exchanges_repeated"),
         "uploads merged": _count(run["uploads"]),
         "observations": _count(run["observations"]),
-        "**lost, doubled, unnamed errors, stuck**": f"**{len(run['violations'])}**",
+        "**violations of any check**": f"**{len(run['violations'])}**",
     }
 
 
 def table(runs: list[Summary]) -> str:
-    """Markdown, a column for each run."""
+    """A Markdown table with a column for each run."""
     columns = [lines_of(run) for run in runs]
     head, *names = columns[0]
     rows = [[head, *(column[head] for column in columns)], ["---"] * (len(runs) + 1)]
@@ -75,7 +79,7 @@ def table(runs: list[Summary]) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Between the two marks of a page."""
+    """Replace the text between the two markers of a page."""
     pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
     path.write_text(pattern.sub(lambda _: f"{BEGIN}\n\n{text}\n\n{END}", path.read_text()))
 
@@ -85,7 +89,7 @@ def _pair(found: dict[str, int], *kinds: str) -> str:
 
 
 def _latest(found: dict[str, float]) -> str:
-    """The call that was latest."""
+    """The call with the largest overrun."""
     if not found:
         return "less than 0.5 s"
     call = max(found, key=lambda name: found[name])

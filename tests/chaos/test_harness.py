@@ -1,4 +1,4 @@
-"""The harness itself: its schedule replays, and each of its checks finds what it is there to find."""
+"""The harness itself: its schedule is reproducible, and each of its checks detects a violation."""
 
 from __future__ import annotations
 
@@ -15,77 +15,77 @@ import pytest
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.messages import Upload, stats_from_bytes
 from fedbandit.wire.codec import SyncReply, encode, request_of
-from tests.chaos.checks import _is_calm, check_agent, check_calls
+from tests.chaos.agent_record import DIM, AgentRecord, RecordWriter, pack
+from tests.chaos.checks import _is_expected, check_agent, check_calls
 from tests.chaos.clock import Clocks
-from tests.chaos.crowd import clients
-from tests.chaos.decision_book import DecisionBook
+from tests.chaos.decision_record import DecisionRecord
 from tests.chaos.disk import SmallDisk
 from tests.chaos.figures import BEGIN, END, table, write
-from tests.chaos.processes import Victim
+from tests.chaos.hostile_clients import clients
+from tests.chaos.processes import ChildProcess
 from tests.chaos.resources import Bound, Watch
-from tests.chaos.schedule import KINDS, ONLY, Action, storms
-from tests.chaos.truth import DIM, Truth, TruthWriter, pack
-from tests.chaos.witness import Witness
+from tests.chaos.schedule import KINDS, ONLY, Action, phases
+from tests.chaos.traffic_monitor import TrafficMonitor
 from tests.security.test_limits import READING
 
 
 def plan(seed: int, store: str) -> list[list[Action]]:
-    return storms(seed, store=store, n_agents=6, n_servers=2, n_storms=3, storm_s=45.0, gap_s=1.5)
+    return phases(seed, store=store, n_agents=6, n_servers=2, n_phases=3, phase_s=45.0, gap_s=1.5)
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_a_seed_replays(store: str) -> None:
     assert plan(1, store) == plan(1, store)
     assert plan(1, store) != plan(2, store)
-    kinds = {action.kind for storm in plan(1, store) for action in storm}
+    kinds = {action.kind for phase in plan(1, store) for action in phase}
     assert kinds == {kind for kind in KINDS if ONLY.get(kind, store) == store}
 
 
-# -- the truth
+# -- the record of an agent
 
 
-def tried(writer: TruthWriter, n: int, decision: str | None = None) -> None:
+def tried(writer: RecordWriter, n: int, decision: str | None = None) -> None:
     writer.write(**{"try": n, "rows": [[1.0, 0.0, 2.0, n]], "rewards": [n], "decision": decision})
 
 
 def test_a_confirmed_observation_that_does_not_come_back_is_found(tmp_path: Path) -> None:
-    writer = TruthWriter(tmp_path / "a.truth")
+    writer = RecordWriter(tmp_path / "a.record")
     for n in range(3):
         tried(writer, n)
         writer.write(done=n + 1)
     writer.write(resumed=2)
-    assert Truth(tmp_path / "a.truth").update().violations == ["resumed at 2, but 3 were confirmed and 3 tried"]
+    assert AgentRecord(tmp_path / "a.record").update().violations == ["resumed at 2, but 3 were confirmed and 3 tried"]
 
 
-def test_the_last_try_before_a_kill_counts_if_the_books_have_it(tmp_path: Path) -> None:
-    writer = TruthWriter(tmp_path / "a.truth")
+def test_the_last_try_before_a_kill_counts_if_the_journal_has_it(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path / "a.record")
     tried(writer, 0)
-    writer.write(resumed=0)  # it was not in the books, and another one takes its place
+    writer.write(resumed=0)  # it was not in the journal, and another one takes its place
     writer.write(**{"try": 0, "rows": [[0.0, 0.0, 0.0, 5.0]], "rewards": [2], "decision": None})
     writer.write(resumed=1)
-    truth = Truth(tmp_path / "a.truth").update()
-    assert truth.violations == []
-    assert np.array_equal(truth.seen(1), pack(np.array([[0.0, 0.0, 0.0, 5.0]]), np.array([2.0])))
+    record = AgentRecord(tmp_path / "a.record").update()
+    assert record.violations == []
+    assert np.array_equal(record.seen(1), pack(np.array([[0.0, 0.0, 0.0, 5.0]]), np.array([2.0])))
 
 
 def test_a_new_process_reads_only_the_end_of_a_long_file(tmp_path: Path) -> None:
-    writer = TruthWriter(tmp_path / "a.truth")
+    writer = RecordWriter(tmp_path / "a.record")
     for n in range(6_000):
         tried(writer, n, f"d-{n}")
         writer.write(done=n + 1)
-    tail = Truth.tail(tmp_path / "a.truth")
+    tail = AgentRecord.tail(tmp_path / "a.record")
     assert (tail.n_done, tail.n_tried, tail.last_decision) == (6_000, 6_000, "d-5999")
     assert tail._tries.keys() < set(range(6_000))
 
 
 def test_a_decision_with_two_rewards_is_found(tmp_path: Path) -> None:
-    writer = TruthWriter(tmp_path / "a.truth")
+    writer = RecordWriter(tmp_path / "a.record")
     for n, decision in enumerate(["d-1", "d-2", "d-1"]):
         tried(writer, n, decision)
         writer.write(done=n + 1)
-    truth = Truth(tmp_path / "a.truth").update()
-    truth.seen(3)
-    assert truth.violations == ["decision d-1 was booked twice"]
+    record = AgentRecord(tmp_path / "a.record").update()
+    record.seen(3)
+    assert record.violations == ["decision d-1 was recorded twice"]
 
 
 # -- the decisions
@@ -95,53 +95,53 @@ def decision(number: int) -> Decision:
     return Decision(f"agent-0-{number}", 0, np.ones(DIM), "agent-0", 1)
 
 
-def test_decisions_that_are_lost_or_come_back_are_found(tmp_path: Path) -> None:
-    book = DecisionBook(tmp_path / "a.decisions")
-    book.write(making=3)
-    book.made([decision(1), decision(2), decision(3)])
-    book.write(booking=2)
-    book.booked(decision(2))
-    again = DecisionBook(tmp_path / "a.decisions")
+def test_lost_and_reappearing_decisions_are_found(tmp_path: Path) -> None:
+    record = DecisionRecord(tmp_path / "a.decisions")
+    record.write(making=3)
+    record.made([decision(1), decision(2), decision(3)])
+    record.write(booking=2)
+    record.booked(decision(2))
+    again = DecisionRecord(tmp_path / "a.decisions")
     assert list(again.compare({1, 3})) == []
     assert [words.split(":")[0] for words in again.compare({1})] == ["1 of 2 pending decisions are lost"]
     assert len(list(again.compare({1, 2, 3}))) == 1  # the one with a reward is pending again
     again.begin_anew({1, 3})
-    assert [found["number"] for found in DecisionBook(tmp_path / "a.decisions").recent] == [2]
-    assert list(DecisionBook(tmp_path / "a.decisions").compare({1, 3})) == []
+    assert [found["number"] for found in DecisionRecord(tmp_path / "a.decisions").recent] == [2]
+    assert list(DecisionRecord(tmp_path / "a.decisions").compare({1, 3})) == []
 
 
 def test_only_what_a_killed_call_was_doing_is_in_doubt(tmp_path: Path) -> None:
-    book = DecisionBook(tmp_path / "a.decisions")
-    book.made([decision(1), decision(2)])
-    book.made([decision(3)], kept=False)  # the disk was full
-    book.write(booking=1)
-    again = DecisionBook(tmp_path / "a.decisions")
+    record = DecisionRecord(tmp_path / "a.decisions")
+    record.made([decision(1), decision(2)])
+    record.made([decision(3)], kept=False)  # the disk was full
+    record.write(booking=1)
+    again = DecisionRecord(tmp_path / "a.decisions")
     assert list(again.compare({2})) == [] and list(again.compare({1, 2, 3})) == []
     assert len(list(again.compare({1}))) == 1
-    book.write(not_booked=1)
-    book.write(making=2)
-    again = DecisionBook(tmp_path / "a.decisions")
+    record.write(not_booked=1)
+    record.write(making=2)
+    again = DecisionRecord(tmp_path / "a.decisions")
     assert list(again.compare({1, 2, 4, 5})) == []
     assert len(list(again.compare({1, 2, 4, 5, 6}))) == 1
-    book.made([])
-    book.write(giving_up=True)
-    assert list(DecisionBook(tmp_path / "a.decisions").compare({2})) == []
-    book.write(given_up=[1, 2])
-    assert len(list(DecisionBook(tmp_path / "a.decisions").compare({2}))) == 1
+    record.made([])
+    record.write(giving_up=True)
+    assert list(DecisionRecord(tmp_path / "a.decisions").compare({2})) == []
+    record.write(given_up=[1, 2])
+    assert len(list(DecisionRecord(tmp_path / "a.decisions").compare({2}))) == 1
 
 
 # -- limits
 
 
 def test_a_late_call_is_found_and_a_paused_process_is_not_late(tmp_path: Path) -> None:
-    victim = Victim("a", [], {}, tmp_path / "a.log")
-    victim.pauses = [[98.0, 104.0]]
+    child = ChildProcess("a", [], {}, tmp_path / "a.log")
+    child.pauses = [[98.0, 104.0]]
     latest: dict[str, float] = {}
-    truth = Truth(tmp_path / "a.truth")
-    truth.slow = [("flush", 2.0, 8.5, 105.0)]
-    assert list(check_calls("a", victim, truth, latest)) == [] and latest == {"flush": 0.5}
-    truth.slow = [("flush", 2.0, 8.5, 205.0)]
-    assert list(check_calls("a", victim, truth, latest)) == ["a: flush with a limit of 2 s ended 6.5 s late"]
+    record = AgentRecord(tmp_path / "a.record")
+    record.slow = [("flush", 2.0, 8.5, 105.0)]
+    assert list(check_calls("a", child, record, latest)) == [] and latest == {"flush": 0.5}
+    record.slow = [("flush", 2.0, 8.5, 205.0)]
+    assert list(check_calls("a", child, record, latest)) == ["a: flush with a limit of 2 s ended 6.5 s late"]
 
 
 def test_memory_and_descriptors_beyond_the_bound_are_found() -> None:
@@ -156,9 +156,9 @@ def test_memory_and_descriptors_beyond_the_bound_are_found() -> None:
         assert watch.peaks[kind].memory_mb > 10 and watch.peaks[kind].descriptors > 1
 
 
-def test_crowds_try_every_route_that_reads_with_and_without_a_token() -> None:
-    names = {"model": "fire", "large": "large", "agent_token": "one", "admin_token": "two"}
-    paths = {path.replace("/news/", "/fire/") for path in READING}
+def test_hostile_clients_use_every_route_that_reads_with_and_without_a_token() -> None:
+    names = {"model": "chaos", "large": "large", "agent_token": "one", "admin_token": "two"}
+    paths = {path.replace("/news/", "/chaos/") for path in READING}
     for kind in ("endless_heads", "slow_bodies"):
         sent = {client.first.split(b" ")[1].decode() for client in clients(kind, names)}
         assert paths <= sent, kind
@@ -166,13 +166,13 @@ def test_crowds_try_every_route_that_reads_with_and_without_a_token() -> None:
             assert {secret in client.first for client in clients(kind, names)} == {True, False}
 
 
-# -- the witness
+# -- the traffic monitor
 
 
 def upload(sequence: int, reward: float) -> bytes:
     rows = np.ones((1, DIM))
     stats = stats_from_bytes(pack(rows, np.array([reward])).tobytes(), DIM)
-    return encode(request_of(Upload("agent-0", "a-life-of-16-letters", sequence, stats, 0.5)))
+    return encode(request_of(Upload("agent-0", "incarnation-16-chars", sequence, stats, 0.5)))
 
 
 def reply(version: int, reward: float, acknowledged: int = 1) -> bytes:
@@ -181,65 +181,65 @@ def reply(version: int, reward: float, acknowledged: int = 1) -> bytes:
 
 
 def test_a_version_with_two_states_is_found() -> None:
-    witness = Witness()
-    witness.reply("/sync", upload(1, 1.0), 200, reply(4, 1.0))
-    witness.reply("/sync", upload(1, 1.0), 200, reply(4, 1.0))
-    assert witness.violations == []
-    witness.reply("/sync", upload(1, 1.0), 200, reply(4, 2.0))
-    assert witness.violations == ["version 4 has two states"]
+    traffic = TrafficMonitor()
+    traffic.reply("/sync", upload(1, 1.0), 200, reply(4, 1.0))
+    traffic.reply("/sync", upload(1, 1.0), 200, reply(4, 1.0))
+    assert traffic.violations == []
+    traffic.reply("/sync", upload(1, 1.0), 200, reply(4, 2.0))
+    assert traffic.violations == ["version 4 has two states"]
 
 
 def test_an_upload_that_changes_between_two_tries_is_found() -> None:
-    witness = Witness()
-    witness.request("/v1/models/fire/sync", upload(1, 1.0))
-    witness.request("/v1/models/fire/sync", upload(1, 1.0))
-    assert witness.violations == [] and witness.counts["retries"] == 1
-    witness.request("/v1/models/fire/sync", upload(1, 3.0))
-    assert witness.violations == ["upload ('agent-0', 1) was sent with other contents"]
+    traffic = TrafficMonitor()
+    traffic.request("/v1/models/chaos/sync", upload(1, 1.0))
+    traffic.request("/v1/models/chaos/sync", upload(1, 1.0))
+    assert traffic.violations == [] and traffic.counts["retries"] == 1
+    traffic.request("/v1/models/chaos/sync", upload(1, 3.0))
+    assert traffic.violations == ["upload ('agent-0', 1) was sent with other contents"]
 
 
 def test_an_answer_without_the_upload_in_it_is_found() -> None:
-    witness = Witness()
-    witness.reply("/sync", upload(2, 1.0), 200, reply(4, 1.0, acknowledged=1))
-    assert witness.violations == ["a 200 to agent-0 2 acknowledges 1"]
+    traffic = TrafficMonitor()
+    traffic.reply("/sync", upload(2, 1.0), 200, reply(4, 1.0, acknowledged=1))
+    assert traffic.violations == ["a 200 to agent-0 2 acknowledges 1"]
 
 
 def test_answers_that_no_agent_should_get_are_found() -> None:
-    witness = Witness()
-    witness.reply("/sync", b"", 503, b'{"error": "overloaded", "message": ""}')
-    assert witness.violations == []
-    witness.reply("/sync", b"", 500, b"oops")
-    witness.reply("/sync", b"", 409, b'{"error": "sequence_gap", "message": ""}')
-    assert witness.violations == [
+    traffic = TrafficMonitor()
+    traffic.reply("/sync", b"", 503, b'{"error": "overloaded", "message": ""}')
+    assert traffic.violations == []
+    traffic.reply("/sync", b"", 500, b"oops")
+    traffic.reply("/sync", b"", 409, b'{"error": "sequence_gap", "message": ""}')
+    assert traffic.violations == [
         "/sync was answered 500 without a name",
         "/sync was answered 409 sequence_gap",
     ]
 
 
-# -- the books
+# -- counts
 
 
 @pytest.mark.parametrize("wrong", [{"n_obs": 9}, {"n_obs": 11}, {"sequence": 2}, {"n_uploads": 4}])
-def test_books_that_differ_by_one_are_found(wrong: dict[str, int]) -> None:
+def test_counts_that_differ_by_one_are_found(wrong: dict[str, int]) -> None:
     report: dict[str, Any] = {"unsent": 0, "in_flight": 0, "n": 10, "rounds": 10, "sequence": 3}
-    report |= {"pending": 5, "decisions_waiting": 5}
+    report |= {"pending": 5, "expected_pending": 5}
     row = {"n_obs": 10, "sequence": 3, "n_uploads": 3}
     assert list(check_agent("a", report, row, 10)) == []
     assert len(list(check_agent("a", report, {**row, **wrong}, 10))) == 1
     assert len(list(check_agent("a", {**report, "pending": 6}, row, 10))) == 1
 
 
-def test_raw_words_in_a_log_are_found() -> None:
-    assert _is_calm('{"event":"exchange","level":"info","status":503}')
-    assert _is_calm("fedbandit: store_unavailable: the database failed")
-    assert not _is_calm("Traceback (most recent call last):")
-    assert not _is_calm('{"event":"merge_failed","level":"error"}')
+def test_unstructured_lines_in_a_log_are_found() -> None:
+    assert _is_expected('{"event":"exchange","level":"info","status":503}')
+    assert _is_expected("fedbandit: store_unavailable: the database failed")
+    assert not _is_expected("Traceback (most recent call last):")
+    assert not _is_expected('{"event":"merge_failed","level":"error"}')
 
 
-# -- the world
+# -- clocks and disks
 
 
-def test_a_clock_moves_under_a_process_and_its_patience_does_not(tmp_path: Path) -> None:
+def test_a_wall_clock_changes_and_monotonic_time_does_not(tmp_path: Path) -> None:
     clocks = Clocks(tmp_path)
     if clocks.missing is not None:
         pytest.skip(clocks.missing)
@@ -280,7 +280,7 @@ def test_a_small_disk_is_full_and_then_is_not(tmp_path: Path) -> None:
 # -- the figures
 
 
-def test_figures_are_written_between_their_marks(tmp_path: Path) -> None:
+def test_figures_are_written_between_their_markers(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nstale words\n{END}\nafter\n")
     parts: dict[str, dict[str, int]] = {name: {} for name in ("network", "messages", "servers", "agents_met")}
@@ -291,7 +291,7 @@ def test_figures_are_written_between_their_marks(tmp_path: Path) -> None:
     write(page, table([run, run]))
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "stale words" not in text
-    assert "| latest end of a call beyond its limit | 0.7 s (`flush`) | 0.7 s (`flush`) |" in text
+    assert "| largest overrun of a call's time limit | 0.7 s (`flush`) | 0.7 s (`flush`) |" in text
     assert (
         "| agents killed (SIGKILL), paused | 7, 0 | 7, 0 |" in text and "| uploads merged | 12 345 | 12 345 |" in text
     )

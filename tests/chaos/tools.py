@@ -1,6 +1,6 @@
 """Tools that are killed while they write: backup, restore and a server's first start.
 
-What they leave is given to a server of its own, which must start and serve the old store or the new one, whole.
+A separate server is started on what they leave and must serve the old store or the new one, complete.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 import urllib3
 
 from fedbandit.wire.codec import decode_reply, numbers_of
-from tests.chaos.processes import NAMED_END, Postgres, free_port, server_command
-from tests.chaos.strike import Strikes
-from tests.chaos.truth import MODEL
+from tests.chaos.agent_record import MODEL
+from tests.chaos.processes import NAMED_ERROR, Postgres, free_port, server_command
+from tests.chaos.syscall_kills import SyscallKills
 
 FILE = "fedbandit.sqlite3"
 READY_S = 60.0
@@ -38,7 +38,7 @@ MOST_CALLS = {"backup": 3000, "restore": 20, "start": 50, "first_start": 300}  #
 
 
 class Copy(NamedTuple):
-    """What a store holds: told by SQL from a backup, or by the server from what it serves."""
+    """Content of a store: by SQL from a backup, or by HTTP from a server."""
 
     version: int
     n_obs: int
@@ -46,8 +46,8 @@ class Copy(NamedTuple):
     n_agents: int
 
 
-class ToolBench:
-    """Runs a tool, kills it at some moment, and looks at what is left."""
+class ToolTests:
+    """Runs a tool, kills it at some moment, and checks what is left."""
 
     def __init__(
         self,
@@ -56,14 +56,14 @@ class ToolBench:
         admin_token: str,
         postgres: Postgres | None,
         version: Callable[[], int],
-        strikes: Strikes,
+        syscall_kills: SyscallKills,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.violations: list[str] = []
-        self.running: subprocess.Popen[bytes] | None = None  # a server to be watched
+        self.running: subprocess.Popen[bytes] | None = None  # a server whose resources are sampled
         self._folder = folder
         self._live, self._postgres = live, postgres
-        self._version, self._strikes = version, strikes
+        self._version, self._syscall_kills = version, syscall_kills
         self._environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "FEDBANDIT_ADMIN_TOKEN": admin_token}
         self._headers = {"Authorization": f"Bearer {admin_token}"}
         self._http = urllib3.PoolManager(retries=False)
@@ -71,8 +71,8 @@ class ToolBench:
         self._n = 0
         folder.mkdir(parents=True, exist_ok=True)
 
-    def strike(self, value: int) -> None:
-        """One tool; `value` says which, and when it is killed."""
+    def test(self, value: int) -> None:
+        """Test one tool; `value` determines which, and when it is killed."""
         rng = Random(value)
         try:
             if self._live is None or rng.random() < 0.3:
@@ -86,7 +86,7 @@ class ToolBench:
     # -- three tools
 
     def _backup(self, rng: Random) -> None:
-        """Of the live store. A file that is there is whole, and has all that was answered before it was begun."""
+        """Back up the live store. A file that exists is complete and has all that was answered before it began."""
         assert self._live is not None
         out, before = self._place("backup"), self._version()
         words = ["backup", "--data", str(self._live), "--out", str(out)]
@@ -109,7 +109,7 @@ class ToolBench:
         del self._copies[:-2]
 
     def _restore(self, rng: Random) -> None:
-        """Over another store: a server then serves the one or the other."""
+        """Restore over another store: a server then serves the one or the other."""
         if len(self._copies) < 2:
             return
         old, new = (copy_of(path) for path in self._copies)
@@ -129,7 +129,7 @@ class ToolBench:
         shutil.rmtree(data)
 
     def _first_start(self, rng: Random) -> None:
-        """Tables are made, or not: the next start serves, and takes a model."""
+        """Kill a first start: the next start works, and a model can be created."""
         place: dict[str, Any] = {"data": self._place("first")}
         if self._postgres is not None:
             self._n += 1
@@ -154,11 +154,11 @@ class ToolBench:
         )
 
     def _run_and_kill(self, rng: Random, what: str, run: Callable[[dict[str, str]], subprocess.Popen[bytes]]) -> None:
-        """Killed after the k-th call that changes the disk, or at a moment by chance; some end before."""
+        """Kill after the k-th call that changes the disk, or at a random time; some exit before."""
         more, wait_s = {}, rng.uniform(0.0, LONGEST_START_S)
         if rng.random() < 0.8:  # small k as often as large ones
             k = math.ceil(math.exp(rng.uniform(0.0, math.log(MOST_CALLS[what]))))
-            more, wait_s = self._strikes.environment("tool", after=k), LONGEST_WORK_S
+            more, wait_s = self._syscall_kills.environment("tool", after=k), LONGEST_WORK_S
         process = run(more)
         with suppress(subprocess.TimeoutExpired):
             process.wait(wait_s)
@@ -177,7 +177,7 @@ class ToolBench:
             self.counts[f"{what}_killed"] += 1
         elif process.returncode == 0:
             self.counts[f"{what}_ended"] += 1
-        elif words.decode(errors="replace").startswith(NAMED_END) and words.count(b"\n") == 1:
+        elif words.decode(errors="replace").startswith(NAMED_ERROR) and words.count(b"\n") == 1:
             self.counts[f"{what}_refused"] += 1  # a full disk, or no store there yet
         else:
             self.violations.append(f"{what} ended with {process.returncode}: {words[-300:]!r}")
@@ -196,7 +196,7 @@ class ToolBench:
         return process, port
 
     def _look(self, *, make_model: bool = False, **place: Any) -> Copy | None:
-        """What a server serves from there; None, and a violation, if it does not."""
+        """What a server serves from there; None, and a violation, if it does not start."""
         end = time.monotonic() + READY_S
         while time.monotonic() < end:
             process, port = self._serve({}, **place)
@@ -207,7 +207,7 @@ class ToolBench:
             finally:
                 self.running = None
                 self._stop(process)
-            if self._postgres is None:  # PostgreSQL may be away for a moment
+            if self._postgres is None:  # PostgreSQL may be unavailable for a moment
                 break
         self.violations.append(f"no server started on {place}; servers.log says why")
         return None
@@ -255,7 +255,7 @@ class ToolBench:
         return self._folder / f"{prefix}-{self._n}"
 
     def _new_database(self, name: str) -> str | None:
-        """Another database of the same PostgreSQL; None while that is away."""
+        """Another database of the same PostgreSQL; None while that is unavailable."""
         import asyncpg
 
         assert self._postgres is not None
@@ -269,7 +269,7 @@ class ToolBench:
 
 
 def copy_of(path: Path) -> Copy | None:
-    """What a backup holds; None if it is not whole."""
+    """Content of a backup; None if it is not complete."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as found:
         (verdict,) = found.execute("PRAGMA integrity_check").fetchone()
         query = "SELECT id, version, n_obs, state FROM models WHERE name = ?"

@@ -1,4 +1,4 @@
-"""`python -m tests.crash_model`: run histories of a seeded fleet, and shorten one that fails."""
+"""`python -m tests.crash_model`: run histories of a seeded fleet, and shrink one that fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 100
 
 @dataclass
 class Total:
-    """What came of histories."""
+    """Results of histories."""
 
     n_histories: int = 0
     n_steps: int = 0
@@ -26,7 +26,7 @@ class Total:
     failed: list[Outcome] = field(default_factory=list)
 
     def add(self, other: Total) -> None:
-        """Add those of another worker."""
+        """Add the results of another worker."""
         self.n_histories += other.n_histories
         self.n_steps += other.n_steps
         self.n_hits += other.n_hits
@@ -58,7 +58,7 @@ def run(seeds: range, off: frozenset[str]) -> Total:
 
 
 def replay(seed: int, off: frozenset[str]) -> int:
-    """Run one history, and make it shorter if it fails."""
+    """Run one history, and shrink it if it fails."""
     with histories() as runner:
         plan = plan_of(seed, off)
         outcome = runner.run(plan, off)
@@ -66,27 +66,29 @@ def replay(seed: int, off: frozenset[str]) -> int:
         if not outcome.failure:
             print(f"passes; {outcome.n_steps} steps")
             return 0
-        print(f"fails at step {outcome.at}: {outcome.failure}\n\nmade shorter:")
+        print(f"fails at step {outcome.at}: {outcome.failure}\n\nshrunk:")
         shorter, outcome = runner.shrink(plan, outcome, off)
         print(f"{shorter}\nfails at step {outcome.at}: {outcome.failure}\n{outcome.trace}")
         return 1
 
 
 def chunks(first: int, n: int) -> Iterator[range]:
-    """The seeds in pieces."""
+    """Split the seeds into chunks."""
     for begin in range(first, first + n, CHUNK):
         yield range(begin, min(begin + CHUNK, first + n))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run, print, and say by the exit status whether anything failed."""
+    """Run, print the results, and return 1 if any history failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash_model", description=__doc__)
-    parser.add_argument("--histories", type=int, default=1000, help="how many to run (default: 1000)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first; the next has the next (default: 0)")
-    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
-    parser.add_argument("--replay", type=int, help="run the history of this seed, and shorten it if it fails")
-    parser.add_argument("--on", action="append", default=[], help="switch on a kind of fault that is off; 'all'")
-    parser.add_argument("--every", type=int, default=0, help="print the totals after each so many histories")
+    parser.add_argument("--histories", type=int, default=1000, help="number of histories (default: 1000)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first history; the others follow (default: 0)")
+    parser.add_argument("--workers", type=int, default=1, help="number of processes (default: 1)")
+    parser.add_argument("--replay", type=int, help="run the history of this seed, and shrink it if it fails")
+    parser.add_argument(
+        "--on", action="append", default=[], help="enable a kind of fault that is off by default, or 'all'"
+    )
+    parser.add_argument("--every", type=int, default=0, help="print totals after this many histories")
     options = parser.parse_args(arguments)
     off = frozenset() if "all" in options.on else frozenset(OFF) - set(options.on)
     if options.replay is not None:

@@ -1,4 +1,4 @@
-"""An agent process: its directory, its way to the server, and what the application around it knows."""
+"""An agent process: its directory, its transport, and what the application expects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedbandit.sdk import LiveAgent, open_agent
 from fedbandit.sdk.retry import Backoff
 from fedbandit.sdk.transport import TransportReply
 from fedbandit.wire import codec
-from tests.crash_model.books import LENGTH, Failure
+from tests.crash_model.accounting import LENGTH, Failure
 from tests.crash_model.seams import Files, Killed, Process, read_tree, running
 from tests.crash_model.server import MODEL, Reply
 from tests.crash_model.virtual import Key
@@ -39,7 +39,7 @@ class Options:
 
 
 class Wire:
-    """An agent's way to the server; `faults` are used up one by one by its exchanges."""
+    """An agent's transport; each exchange consumes one of `faults`."""
 
     address = "virtual"
 
@@ -63,7 +63,7 @@ class Wire:
         world, device = self._world, self._device
         self._step()
         fault = self.faults.pop(0) if self.faults else ""
-        with running(None):  # what others do is no step of ours, and our limits are not theirs
+        with running(None):  # the server's work is not a step of the agent, and has no limits of the agent
             world.travels(device, body, is_copied=fault != "lost")
             if fault in ("lost", "late"):
                 raise NotReachable("the request did not arrive")
@@ -84,7 +84,7 @@ class Wire:
         pass
 
     def end_connections(self) -> None:
-        """The process is gone: answers to it reach nobody."""
+        """The process ended: its replies are dropped."""
         self._old = []
 
     def _step(self) -> None:
@@ -108,13 +108,13 @@ class Wire:
         if reply.status != 200:
             raise self._failure(reply)
         found = codec.decode_reply(reply.body)
-        self._world.books.versions.add((found.version, bytes(found.stats)))
+        self._world.accounting.versions.add((found.version, bytes(found.stats)))
         return TransportReply(found, reply.tag, len(reply.body))
 
     def _failure(self, reply: Reply) -> NotReachable | Refused:
         problem = json.loads(reply.body)
         if reply.status == 500:
-            raise Failure(f"the server failed without a name: {problem}")
+            raise Failure(f"the server failed with an unnamed error: {problem}")
         if reply.status > 500:
             return NotReachable(problem["message"])
         return Refused(problem["message"], reason=problem["error"], status=reply.status)
@@ -126,21 +126,21 @@ class Wire:
 
 @dataclass
 class Memory:
-    """What is known of a device from outside; it is copied with the device's directory."""
+    """The expected state of a device; it is copied with the device's directory."""
 
-    line: list[int] = field(default_factory=list)  # observations that no upload that travelled holds, in order
+    line: list[int] = field(default_factory=list)  # observations that are in no sent upload, in order
     n_rounds: int = 0
     incarnation: str = ""
     settings: str = ""
-    previous: str = ""  # incarnation, and what went along from it
+    previous: str = ""  # previous incarnation, whose data were carried over
     carried: frozenset[int] = frozenset()
-    sent: set[Key] = field(default_factory=set)  # uploads that travelled
-    waiting: dict[str, Decision] = field(default_factory=dict)  # decisions whose reward may still come
-    weak: set[str] = field(default_factory=set)  # of these, such as a failing disk may have left out
+    sent: set[Key] = field(default_factory=set)  # uploads that were sent
+    waiting: dict[str, Decision] = field(default_factory=dict)  # pending decisions
+    weak: set[str] = field(default_factory=set)  # of these, those that a failing disk may not have stored
     settled: dict[str, int] = field(default_factory=dict)  # decision -> observation, or −1 where it expired
 
     def copy(self) -> Memory:
-        """The same again."""
+        """A copy."""
         return replace(
             self,
             line=list(self.line),
@@ -163,10 +163,10 @@ class Device:
         self.held: set[int] = set()  # as of the last check
         self.kept: set[int] = set()  # of these, only in answered uploads
         self.has_worked = True  # since the last check: the state of an agent changes by its own calls only
-        self.is_copied = False  # there is, or was, another process with this past
+        self.is_copied = False  # there is, or was, another process on a copy of this state
         self.is_damaged = False  # files were changed from outside
         self.kept_aside: tuple[Files, Memory] | None = None
-        self.done: Decision | None = None  # the last that has its reward
+        self.done: Decision | None = None  # the last one with a reward
 
     def _new_process(self, folder: Path, boot: bytes = b"boot-0") -> Process:
         process = Process(folder)
@@ -178,7 +178,7 @@ class Device:
 
     @property
     def core(self) -> Any:
-        """The inside of the agent."""
+        """The internal agent."""
         assert self.agent is not None
         return self.agent._core
 
@@ -200,7 +200,7 @@ class Device:
             )
 
     def move(self, files: Files, *, boot: bytes | None = None) -> None:
-        """The process is gone; another directory with these files takes the place of the old one."""
+        """End the process; replace its directory by one with these files."""
         self.let_go()
         self.wire.end_connections()
         self.world.n_steps += self.process.n_steps
@@ -208,17 +208,17 @@ class Device:
         self.process = self._new_process(folder, self.process.boot if boot is None else boot)
 
     def let_go(self) -> None:
-        """Close what the dead process had open."""
+        """Close what the killed process had open."""
         agent, self.agent = self.agent, None
         if agent is not None:
             agent._finalizer.detach()
-            with suppress(OSError):  # it did not get as far as opening it
+            with suppress(OSError):  # it was not opened
                 agent._core.journal.close()  # type: ignore[union-attr]
 
     # -- disks
 
     def _synced(self, what: str) -> None:
-        """Something was brought to disk: what a power cut would leave of it."""
+        """Called at each sync: record what a power cut would leave."""
         if what.endswith((LOG, LOG + ".new")):
             self.n_synced = Path(what).stat().st_size
         elif what.endswith("-wal") or what == "checkpoint" or self.options.durability == "strict":

@@ -1,4 +1,4 @@
-"""The store's worker without its thread: a job runs at once, on the connection of its own that it would have there."""
+"""The store's worker without its thread: a job runs immediately, on the worker's own connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.crash_model.seams import Killed
 
 
 class DirectWorker:
-    """Runs jobs where they are asked for; database errors come as `StoreUnavailable`, as from the real worker."""
+    """Runs jobs in the calling thread; database errors are `StoreUnavailable`, as from the real worker."""
 
     on_kill: Callable[[], None] = staticmethod(lambda: None)
 

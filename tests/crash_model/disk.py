@@ -1,4 +1,4 @@
-"""What the log of an agent asks of its file, step by step, and what a power cut leaves of it."""
+"""The file operations of an agent's log, step by step, and what a power cut leaves of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.crash_model.parts import Fuse
 
 LOG = "observations"
-MAX_LOG_BYTES = 150  # two or three observations, so that the log is made anew all the time
+MAX_LOG_BYTES = 150  # two or three observations, so that the log is rewritten often
 
 
 class WatchedFiles:
@@ -44,7 +44,7 @@ class WatchedFiles:
         self._fuse.step()
 
     def fsync(self, handle: int) -> None:
-        """Of the log, of its successor before it takes its name, or of the directory after that."""
+        """Sync the log, its replacement before the rename, or the directory after it."""
         self._fuse.step()
         os.fsync(handle)
         self.note_sync(handle)

@@ -1,4 +1,4 @@
-"""A fleet in which everything goes wrong, and the books that say what must be true of it all the same."""
+"""A fleet under faults, and the accounting of what must hold."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def numbers(stats: SufficientStats) -> np.ndarray:
 
 
 @dataclass
-class Books:
-    """What was observed, what travelled, and what the server must therefore hold. Whole numbers: sums are exact."""
+class Accounting:
+    """What was observed and sent, and what the server must therefore hold. Integers: sums are exact."""
 
     seen: dict[str, list[np.ndarray]] = field(default_factory=dict)
-    given_up: dict[str, np.ndarray] = field(default_factory=dict)  # buffers of directories that were left
+    given_up: dict[str, np.ndarray] = field(default_factory=dict)  # buffers of abandoned directories
     made: dict[Key, np.ndarray] = field(default_factory=dict)
-    absorbed: set[Key] = field(default_factory=set)  # uploads of an old life that went into the buffer of the next
+    absorbed: set[Key] = field(default_factory=set)  # uploads of an old incarnation, carried over into the next
     merged: set[Key] = field(default_factory=set)
-    excused: set[str] = field(default_factory=set)  # incarnations that were forgotten, or whose directory was left
-    lost: set[Key] = field(default_factory=set)  # not kept any more when an older backup came back
+    excused: set[str] = field(default_factory=set)  # incarnations that were forgotten, or whose directory was abandoned
+    lost: set[Key] = field(default_factory=set)  # no longer kept when an older backup was restored
     versions: set[tuple[int, bytes]] = field(default_factory=set)
 
     def travelled(self, body: bytes) -> None:
-        """An upload is the same to the last bit whenever it travels."""
+        """An upload is bit-identical whenever it is sent."""
         request = codec.decode_request(body)
         key = (request.agent, request.incarnation, request.sequence)
         stats = codec.numbers_of(request)
@@ -62,7 +62,7 @@ class Books:
 
 
 class Wire:
-    """An agent's way to the server; `faults` are used up one by one by its exchanges."""
+    """An agent's transport; each exchange consumes one of `faults`."""
 
     address = "machine"
 
@@ -85,7 +85,7 @@ class Wire:
         return None if answer.tag == tag else answer
 
     def sync(self, body: bytes, *, timeout_s: float) -> TransportReply:
-        self.fleet.books.travelled(body)
+        self.fleet.accounting.travelled(body)
         self.fuse.step()
         fault = self.faults.pop(0) if self.faults else "none"
         if fault != "lost":
@@ -130,8 +130,8 @@ class Fleet:
         self.durability = durability
         self.is_stuck = False
         self.rng = Random(0)  # where power cuts tear
-        self.books = Books()
-        self.bodies: list[tuple[str, bytes]] = []  # what the network may bring once more
+        self.accounting = Accounting()
+        self.bodies: list[tuple[str, bytes]] = []  # messages that the network may deliver again
         self.server = self.make_server()
         self.agents: dict[str, LiveAgent] = {}
         self.wires: dict[str, Wire] = {}
@@ -141,7 +141,7 @@ class Fleet:
         self.prior = self.state()[1]
         for name in ("a", "b"):
             self.server.enroll(name, token_of(name))
-            self.books.seen[name], self.books.given_up[name] = [], zeros()
+            self.accounting.seen[name], self.accounting.given_up[name] = [], zeros()
             self.wires[name] = Wire(self, name)
             self.places[name] = self._new_place()
             self.open(name)
@@ -155,7 +155,7 @@ class Fleet:
     # -- agents
 
     def open(self, name: str) -> None:
-        """A process begins on the agent's directory."""
+        """Start a process on the agent's directory."""
         wire = self.wires[name]
         fused = journal_with(wire.fuse, self.folder / f"synced-{name}")
         keep_mb = 8 * LENGTH * self.n_kept / (1 << 20)
@@ -167,10 +167,10 @@ class Fleet:
                     wire, model=MODEL, agent=name, backoff=Backoff(Random(0), first_s=0.0), **options
                 )
             except StateMismatch:
-                assert self.saved is not None or self.books.excused, (
+                assert self.saved is not None or self.accounting.excused, (
                     "only a restored or forgetful server lacks anything"
                 )
-                wire.cut = True  # nobody hears it, so it goes on by itself until somebody acts
+                wire.cut = True  # it continues without a server until an operator acts
                 self.open(name)
                 wire.cut = False
             except FormatError as error:
@@ -178,7 +178,7 @@ class Fleet:
                 raise AssertionError(f"the state cannot be opened any more: {error}") from error
 
     def do(self, name: str, work: Any, *, kill_at: int | None = None, faults: tuple[str, ...] = ()) -> bool:
-        """Let an agent work; False when it was killed meanwhile, and began again."""
+        """Run a call of an agent; False if it was killed and restarted."""
         wire = self.wires[name]
         wire.fuse.left, wire.faults = kill_at, list(faults)
         self.agents[name]._client.next_attempt = 0.0  # enough time has passed
@@ -210,10 +210,10 @@ class Fleet:
         n_new = agent.status().rounds - before
         assert n_new == 1 if whole else n_new in (0, 1)
         if n_new:
-            self.books.seen[name].append(numbers(SufficientStats.of(np.array([x]), np.array([reward]))))
+            self.accounting.seen[name].append(numbers(SufficientStats.of(np.array([x]), np.array([reward]))))
 
     def restart(self, name: str, *, power_cut: bool = False, kill_at: int | None = None) -> None:
-        """The process was killed; another one finds its directory, after a power cut as it was last synced.
+        """Restart a killed process on its directory, after a power cut as it was last synced.
 
         With `kill_at` that one is killed while it opens, and a third one finds what it left.
         """
@@ -229,8 +229,8 @@ class Fleet:
         self.wires[name].fuse.left = None
         n_kept = self.agents[name].status().rounds - self._left_rounds(name)
         if power_cut:
-            assert n_kept == len(self.books.seen[name]) or self.durability == "fast", "strict loses nothing"
-            del self.books.seen[name][n_kept:]
+            assert n_kept == len(self.accounting.seen[name]) or self.durability == "fast", "strict loses nothing"
+            del self.accounting.seen[name][n_kept:]
 
     def _after_power_cut(self, name: str) -> Path:
         """SQLite as it was last synced, which is each commit where that is strict; the log at least as it was."""
@@ -242,7 +242,7 @@ class Fleet:
         return place
 
     def _left_rounds(self, name: str) -> int:
-        """Observations of directories that were left; they count in no later one."""
+        """Observations of abandoned directories; they count in no later one."""
         return self.n_left.get(name, 0)
 
     @property
@@ -250,31 +250,33 @@ class Fleet:
         return self.__dict__.setdefault("_n_left", {})
 
     def begin_anew(self, name: str) -> None:
-        """What the operator of a forgotten agent does: another directory, without what the old one held."""
+        """The operator's reaction to a forgotten agent: another directory, without the data of the old one."""
         core = self.agents[name]._core
-        untravelled = zeros() if core.in_flight is None or self._key(core) in self.books.made else self._flight(core)
-        self.books.given_up[name] = self.books.given_up[name] + numbers(core.local) + untravelled
-        self.books.excused.add(core.incarnation)
-        self.n_left[name] = -len(self.books.seen[name])
+        untravelled = (
+            zeros() if core.in_flight is None or self._key(core) in self.accounting.made else self._flight(core)
+        )
+        self.accounting.given_up[name] = self.accounting.given_up[name] + numbers(core.local) + untravelled
+        self.accounting.excused.add(core.incarnation)
+        self.n_left[name] = -len(self.accounting.seen[name])
         shutil.rmtree(self.folder / f"synced-{name}", ignore_errors=True)
         self._let_go(name, self._new_place())
         self.wires[name].old.clear()
         self.open(name)
 
     def rejoin_by(self, work: Any, name: str) -> None:
-        """A new life begins: what the old one still holds, and the server lacks, goes along."""
+        """Start a new incarnation: data of the old one that the server lacks are carried over."""
         core = self.agents[name]._core
-        life, n_answered, kept = core.incarnation, core.n_answered, set(self.held(name)) - self.books.merged
+        life, n_answered, kept = core.incarnation, core.n_answered, set(self.held(name)) - self.accounting.merged
         work()
         if core.incarnation != life:
-            # Asking may have made one more upload of the old life; it was refused, and went along as well.
-            sent = {key for key in self.books.made if key[:2] == (name, life) and key[2] > n_answered}
-            self.books.absorbed |= (kept & set(self.books.made)) | sent
+            # The request may have created one more upload of the old incarnation; it was carried over as well.
+            sent = {key for key in self.accounting.made if key[:2] == (name, life) and key[2] > n_answered}
+            self.accounting.absorbed |= (kept & set(self.accounting.made)) | sent
 
     def _let_go(self, name: str, place: Path) -> None:
         agent = self.agents[name]
         agent._finalizer.detach()
-        with suppress(OSError):  # a process that did not get as far as opening it
+        with suppress(OSError):  # the process did not open it
             agent._core.journal.close()  # type: ignore[union-attr]
         shutil.rmtree(self.places[name])
         self.places[name] = place
@@ -286,7 +288,7 @@ class Fleet:
     # -- the server and the network
 
     def deliver(self, bodies: list[tuple[str, bytes]]) -> list[tuple[int, bytes]] | None:
-        """One batch at the server; afterwards the books know what it has merged."""
+        """One batch at the server; afterwards the accounting has what was merged."""
         answers = self.server.exchange([(token_of(name), body) for name, body in bodies])
         for status, data in answers or []:
             assert status in (200, 409, 503), data
@@ -302,13 +304,13 @@ class Fleet:
             return
         for name in self.agents:
             row, state = self.server.run(self.server._read(name))
-            self.books.merged |= {(name, row.incarnation, n) for n in range(1, row.sequence + 1)}
-            self.books.versions.add((state.model.version, state.packed))
+            self.accounting.merged |= {(name, row.incarnation, n) for n in range(1, row.sequence + 1)}
+            self.accounting.versions.add((state.model.version, state.packed))
 
     def state(self) -> tuple[int, np.ndarray]:
         assert self.server.store is not None
         state = self.server.run(self.server.store.state(MODEL))
-        self.books.versions.add((state.model.version, state.packed))
+        self.accounting.versions.add((state.model.version, state.packed))
         return state.model.version, np.frombuffer(state.packed, dtype="<f8")
 
     def forget(self, name: str, *, kill_at: int | None) -> None:
@@ -319,9 +321,9 @@ class Fleet:
         self.up()
         after, _ = self.state()
         if after > before:
-            gone = {key for key in self.books.merged if key[0] == name}
-            self.books.excused |= {incarnation for _, incarnation, _ in gone}
-            self.books.merged -= gone
+            gone = {key for key in self.accounting.merged if key[0] == name}
+            self.accounting.excused |= {incarnation for _, incarnation, _ in gone}
+            self.accounting.merged -= gone
 
     def up(self) -> None:
         if not self.server.is_up:
@@ -329,19 +331,19 @@ class Fleet:
 
     def backup(self) -> None:
         self.server.backup(self.folder / "backup")
-        self.saved = set(self.books.merged)
+        self.saved = set(self.accounting.merged)
 
     def restore(self) -> None:
-        """The backup comes back; with the old server went its connections, and what was still on its way."""
+        """Restore the backup; connections and messages in flight of the old server are lost."""
         assert self.saved is not None
-        gone = self.books.merged - self.saved
+        gone = self.accounting.merged - self.saved
         self.server.restore(self.folder / "backup")
-        self.books.merged = set(self.saved)
+        self.accounting.merged = set(self.saved)
         self.bodies.clear()
         for key in gone:
             core = self.agents[key[0]]._core
             if key[1] != core.incarnation or key[2] <= core.n_answered - self.n_kept:
-                self.books.lost.add(key)
+                self.accounting.lost.add(key)
 
     # -- what must be true
 
@@ -360,29 +362,33 @@ class Fleet:
     def check(self) -> None:
         self.up()
         self.look()
-        books = self.books
+        accounting = self.accounting
         version, state = self.state()
-        assert np.array_equal(state, self.prior + books.sum_of(books.merged)), "the server holds each upload once"
+        assert np.array_equal(state, self.prior + accounting.sum_of(accounting.merged)), (
+            "the server holds each upload once"
+        )
         for name in self.agents:
             self._check_agent(name)
         held = {key for name in self.agents for key in self.held(name)}
-        for key in set(books.made) - books.merged - books.absorbed - books.lost - held:
-            assert key[1] in books.excused, f"{key} is nowhere"
+        for key in set(accounting.made) - accounting.merged - accounting.absorbed - accounting.lost - held:
+            assert key[1] in accounting.excused, f"{key} is nowhere"
         assert all(version >= agent.model_version or self.saved is not None for agent in self.agents.values())
 
     def _check_agent(self, name: str) -> None:
-        books, core = self.books, self.agents[name]._core
-        made = books.sum_of(key for key in books.made if key[0] == name and key not in books.absorbed)
-        if core.in_flight is not None and self._key(core) not in books.made:
+        accounting, core = self.accounting, self.agents[name]._core
+        made = accounting.sum_of(key for key in accounting.made if key[0] == name and key not in accounting.absorbed)
+        if core.in_flight is not None and self._key(core) not in accounting.made:
             made = made + self._flight(core)
-        everything = sum(books.seen[name], zeros())
-        assert np.array_equal(everything, made + numbers(core.local) + books.given_up[name]), "nothing lost or doubled"
+        everything = sum(accounting.seen[name], zeros())
+        assert np.array_equal(everything, made + numbers(core.local) + accounting.given_up[name]), (
+            "nothing lost or doubled"
+        )
         if core.model_version > 0:
             mine = (core.model_version, packed_bytes(core.model.stats))
-            assert mine in books.versions, "a model that no server ever had"
+            assert mine in accounting.versions, "a model that no server ever had"
 
     def settle(self) -> None:
-        """The trouble ends: everything that still exists reaches the server, and nobody is stuck."""
+        """End of the faults: everything that still exists reaches the server, and every agent makes progress."""
         self.up()
         for name in self.agents:
             self.wires[name].cut = False
@@ -390,8 +396,8 @@ class Fleet:
             core = self.agents[name]._core
             assert core.in_flight is None and core.n_unsent == 0, f"{name} is stuck: {self.agents[name].status()}"
         self.check()
-        rest = set(self.books.made) - self.books.merged - self.books.absorbed - self.books.lost
-        assert all(key[1] in self.books.excused for key in rest), "something that existed did not come back"
+        rest = set(self.accounting.made) - self.accounting.merged - self.accounting.absorbed - self.accounting.lost
+        assert all(key[1] in self.accounting.excused for key in rest), "something that existed did not come back"
 
     def _settle(self, name: str) -> None:
         for _ in range(4):
@@ -410,7 +416,7 @@ class Fleet:
                     raise
 
     def rejoin(self, name: str) -> None:
-        """The documented way back after `sequence_gap`; a forgotten agent is told by it that it must begin anew."""
+        """The documented way back after `sequence_gap`; it fails for a forgotten agent, which must start anew."""
         try:
             self.rejoin_by(self.agents[name].rejoin, name)
         except Refused as error:

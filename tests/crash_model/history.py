@@ -1,4 +1,4 @@
-"""Histories: a seed gives a plan, and a plan that fails is made shorter while it fails in the same way."""
+"""Histories: a seed gives a plan, and a failing plan is shrunk while it fails in the same way."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from fedbandit.sdk.journal import pending_ring
 from fedbandit.sdk.journal.layout import open_database
 from fedbandit.service.admin import operations
 from tests.crash_model import virtual
-from tests.crash_model.books import Failure
-from tests.crash_model.calm import calm
+from tests.crash_model.accounting import Failure
 from tests.crash_model.device import Options
+from tests.crash_model.recovery import calm
 from tests.crash_model.seams import FAILURES, KILLS, Fault, Process, read_tree, running
 from tests.crash_model.server import MODEL, Loop, Server, settings_of
 from tests.crash_model.steps import Step, take
 from tests.crash_model.virtual import Session
 from tests.crash_model.world import NAMES, Template, World
 
-# Kinds of faults that would find defects which are known and not mended yet, each with the name of the defect.
+# Kinds of faults that show known limitations, each with the name of the limitation.
 OFF: dict[str, str] = {
-    "damage": "D11: a journal.db-wal that was shortened, changed or deleted can be an older snapshot, silently",
-    "kept by copies": "two run on copies of a directory, and a backup comes back: an upload that one of them keeps is "
-    "taken for merged when the other has sent another one under its number; an answer has no digest",
-    "stale copies": "a copy of a message of an earlier incarnation that arrives after a restore or a remake",
-    "signal in a timed wait": "an exception just as `flush` has its turn leaves the turn taken (`seams.SPARED`)",
+    "damage": "a shortened, changed or deleted journal.db-wal can look like an older snapshot (D11)",
+    "kept by copies": "two agents on copies of a directory, after a restore: a kept upload of one is taken for merged "
+    "when the other has sent another one under its number, because a reply has no digest",
+    "stale copies": "copies of messages of an earlier incarnation that arrive after a restore or a recreation",
+    "signal in a timed wait": "an exception just as `flush` acquires its lock leaves it held (`seams.SPARED`)",
 }
-BIG_RING = (64, 1024)  # as the product has it
+BIG_RING = (64, 1024)  # as in the product
 LONGEST_S = 120.0
 # How often each step is taken; those of the second table in half of the histories, of the third in a few.
 OFTEN = {"choose": 8, "observe": 10, "observe_row": 5, "flush": 3, "refresh": 2, "background": 3}
@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the agents begin in empty directories; the other histories are spared that work."""
+        """Whether the agents start in empty directories; other histories skip that work."""
         return self.seed % 4 == 1
 
     def __str__(self) -> str:
@@ -105,13 +105,13 @@ class Outcome:
     seed: int
     n_steps: int = 0
     failure: str = ""
-    n_hits: int = 0  # faults that came
-    at: int = -1  # the step that failed; as many as there are: in the calm at the end
+    n_hits: int = 0  # faults that occurred
+    at: int = -1  # the step that failed; the number of steps: in the recovery at the end
     trace: str = field(default="", repr=False)
 
     @property
     def kind(self) -> str:
-        """The failure without its numbers, to tell two of them apart."""
+        """The failure without its numbers, for comparison."""
         return re.sub(r"^[abc] |[0-9]+", "", self.failure)[:40]
 
 
@@ -203,7 +203,7 @@ class Histories:
                     take(world, step)
                 outcome.at = len(plan.steps)
                 calm(world)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is a failure of this history
+        except Exception as error:  # noqa: BLE001 - any error is a failure of this history
             outcome.failure = str(error) if isinstance(error, Failure) else f"the harness failed: {error!r}"
             outcome.trace = traceback.format_exc()
         finally:
@@ -215,7 +215,7 @@ class Histories:
         return outcome
 
     def shrink(self, plan: Plan, outcome: Outcome, off: frozenset[str] = frozenset(OFF)) -> tuple[Plan, Outcome]:
-        """Leave out steps, then faults, while the history fails in the same way."""
+        """Remove steps, then faults, while the history fails in the same way."""
 
         def fails(steps: list[Step]) -> Outcome | None:
             found = self.run(replace(plan, steps=tuple(steps)), off)
@@ -249,7 +249,7 @@ class Histories:
 
 @contextmanager
 def histories() -> Iterator[Histories]:
-    """A runner, with the seams in their place."""
+    """A runner with the operating-system interfaces replaced."""
     with virtual.virtual():
         found = Histories()
         try:
@@ -260,13 +260,13 @@ def histories() -> Iterator[Histories]:
 
 @contextmanager
 def _no_longer_than(seconds: float) -> Iterator[None]:
-    """A history that hangs is one that fails; only the main thread can be told."""
+    """A history that hangs fails; only the main thread can be interrupted."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def give_up(*_: Any) -> None:
-        raise Failure(f"somebody waits for ever: the history took longer than {seconds:g} seconds")
+        raise Failure(f"the history hangs: it took longer than {seconds:g} seconds")
 
     before = signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, seconds)

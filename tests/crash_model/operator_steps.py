@@ -1,4 +1,4 @@
-"""What operators do to the server, by the product's own tools, and what the network brings late."""
+"""Steps of operators with the product's own tools, and late messages of the network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedbandit.service.admin import operations
 from fedbandit.service.stores import schema
 from fedbandit.service.stores.sqlite.store import FILE_NAME, opened
 from fedbandit.wire import codec
-from tests.crash_model.books import Failure, require
+from tests.crash_model.accounting import Failure, require
 from tests.crash_model.device import DATABASE, LOG, RING, Device
 from tests.crash_model.seams import Fault, Killed
 from tests.crash_model.server import DIM, MODEL, Server, settings_of
@@ -28,23 +28,23 @@ STRANGER = "z"
 
 
 def attempt(work: Callable[[], Any], fault: Fault | None) -> BaseException | None:
-    """Run what an operator runs; how it ended, if not well. Failures need a fault, and a name."""
+    """Run a tool; its error, if any. Errors need a fault as their cause, and a name."""
     try:
         work()
     except Killed as killed:
         return killed
     except FedbanditError as error:
-        require(fault is not None, f"a tool failed without a reason: {error!r}")
+        require(fault is not None, f"a tool failed without a cause: {error!r}")
         return error
     except Failure:
         raise
     except Exception as error:
-        raise Failure(f"an error without a name: {error!r}") from error
+        raise Failure(f"an unnamed error: {error!r}") from error
     return None
 
 
 def bring_late(world: World, step: Step) -> None:
-    """The network brings copies of old messages, in any order, one of each agent in a batch."""
+    """The network delivers copies of old messages, in any order, one of each agent in a batch."""
     found: dict[str, bytes] = {}
     for number in (step.a, step.b):
         if world.bodies:
@@ -55,7 +55,7 @@ def bring_late(world: World, step: Step) -> None:
 
 
 def kill_server(world: World, step: Step) -> None:
-    """SIGKILL; with a fault, the next one dies or fails while it starts."""
+    """SIGKILL; with a fault, the next start is killed or fails."""
     world.server.kill()
     if step.fault is not None:
         attempt(lambda: world.server.start(step.fault), step.fault)
@@ -82,10 +82,10 @@ def backup(world: World, step: Step) -> None:
     ending = attempt(
         lambda: world.server.run_tool(lambda: tools.backup(world.server.directory, out), step.fault), step.fault
     )
-    require(ending is not None or out.exists(), "a backup that succeeded is not there")
+    require(ending is not None or out.exists(), "a successful backup does not exist")
     if out.exists():
         tools.check(out)
-        saved = Saved(out, world.rows(), frozenset(world.books.merged), dict(world.tokens), world.variant)
+        saved = Saved(out, world.rows(), frozenset(world.accounting.merged), dict(world.tokens), world.variant)
         world.backups = [*world.backups[-2:], saved]
 
 
@@ -103,7 +103,7 @@ def restore(world: World, step: Step) -> None:
     )
     world.up()
     now = world.rows()
-    require(ending is not None or now == saved.rows, "a restore that succeeded did not bring the backup back")
+    require(ending is not None or now == saved.rows, "a successful restore did not restore the backup")
     require(now in (before, saved.rows), "after a restore the store is neither the old one nor the backup")
     if now == saved.rows and now != before:
         is_same = before is not None and now is not None and before.uid == now.uid
@@ -111,7 +111,7 @@ def restore(world: World, step: Step) -> None:
 
 
 def go_back_twice(world: World, step: Step) -> None:
-    """The oldest backup is brought back, agents rejoin, and then somebody finds a newer backup."""
+    """The oldest backup is restored, agents rejoin, and then a newer backup is restored."""
     restore(world, replace(step, a=0))
     for device in world.devices:
         if not device.is_copied and not device.is_damaged:
@@ -120,35 +120,35 @@ def go_back_twice(world: World, step: Step) -> None:
 
 
 def _went_back(world: World, saved: Saved, *, is_same_model: bool) -> None:
-    """What the backup lacks is sent again by those who have it; uploads to another model are not."""
-    gone = set(world.books.merged_ids())
-    world.books.merged = set(saved.merged)
+    """Agents resend what the backup lacks and they keep, except uploads to another model."""
+    gone = set(world.accounting.merged_ids())
+    world.accounting.merged = set(saved.merged)
     held: set[int] = set()
     for device in world.devices:
         is_sent_again = is_same_model and not (device.is_copied and "kept by copies" in world.off)
         held |= device.held if is_sent_again else device.held - device.kept
-    world.books.excused |= gone - set(world.books.merged_ids()) - held
+    world.accounting.excused |= gone - set(world.accounting.merged_ids()) - held
     world.tokens, world.variant, world.went_back = dict(saved.tokens), saved.variant, True
     world.is_revoked = {name for name, _, revoked in (() if saved.rows is None else saved.rows.tokens) if revoked}
 
 
 def forget(world: World, step: Step) -> None:
-    """Take an agent's contribution out."""
+    """Forget an agent's contribution."""
     name = world.devices[step.who % len(world.devices)].name
     attempt(
         lambda: world.server.manage(lambda parts: operations.forget_agent(parts, MODEL, name), step.fault), step.fault
     )
     world.up()
     rows = world.rows()
-    theirs = {key for key in world.books.merged if key[0] == name}
+    theirs = {key for key in world.accounting.merged if key[0] == name}
     if rows is not None and theirs and any(row[0] == name and not row[1] for row in rows.agents):
-        world.books.excused |= {number for key in theirs for number in world.books.uploads[key]}
-        world.books.forgotten |= {key[1] for key in theirs}
-        world.books.merged -= theirs
+        world.accounting.excused |= {number for key in theirs for number in world.accounting.uploads[key]}
+        world.accounting.forgotten |= {key[1] for key in theirs}
+        world.accounting.merged -= theirs
 
 
 def revoke(world: World, step: Step) -> None:
-    """Take an agent's token away."""
+    """Revoke an agent's token."""
     name = world.devices[step.who % len(world.devices)].name
     attempt(
         lambda: world.server.manage(lambda parts: operations.revoke_agent(parts, MODEL, name), step.fault), step.fault
@@ -158,7 +158,7 @@ def revoke(world: World, step: Step) -> None:
 
 
 def quarantine(world: World, step: Step) -> None:
-    """Take an agent's contribution out for a while, or put it back; a fault leaves it as it was or as asked."""
+    """Quarantine or release an agent; after a fault either state is possible."""
     name, before, on = world.devices[step.who % len(world.devices)].name, world.rows(), step.a % 2 == 0
     ending = set_apart(world, name, step.fault, on=on)
     now = world.rows()
@@ -183,7 +183,7 @@ def renew(world: World, step: Step) -> None:
 
 
 def remake(world: World, step: Step) -> None:
-    """Delete the model and make it anew with other settings, while caches are warm."""
+    """Delete the model and create it with other settings, while caches are filled."""
     replica = step.replica
     attempt(
         lambda: world.server.manage(lambda parts: operations.delete_model(parts, MODEL), step.fault, replica),
@@ -192,10 +192,10 @@ def remake(world: World, step: Step) -> None:
     world.up()
     if world.rows() is not None:
         return
-    world.books.excused |= set(world.books.merged_ids())
+    world.accounting.excused |= set(world.accounting.merged_ids())
     for device in world.devices:
-        world.books.excused |= device.kept  # they were answered by the model that is gone
-    world.books.merged, world.variant, world.went_back = set(), step.a, True
+        world.accounting.excused |= device.kept  # they were answered by the deleted model
+    world.accounting.merged, world.variant, world.went_back = set(), step.a, True
     world.server.manage(lambda parts: operations.create_model(parts, settings_of(step.a)), None, replica)
     for name in {device.name for device in world.devices}:
         world.enroll(name)
@@ -203,7 +203,7 @@ def remake(world: World, step: Step) -> None:
 
 
 def probe_bounds(world: World, step: Step) -> None:
-    """A stranger's upload outside of bounds is refused exactly if the model has bounds now."""
+    """An upload of another agent outside of the bounds is refused exactly if the model has bounds now."""
     world.enroll(STRANGER)
     for replica in (0, 1):
         body = _upload(world, 100.0, 100.0, f"probe-{replica}")
@@ -215,11 +215,11 @@ def probe_bounds(world: World, step: Step) -> None:
 
 
 def _upload(world: World, x: float, reward: float, incarnation: str) -> bytes:
-    """A stranger's upload of one observation (x, 0) with a reward."""
+    """An upload of another agent with one observation (x, 0) and a reward."""
     stats = np.array([x * x, 0.0, 0.0, x * reward, 0.0, 1.0, reward, reward * reward]).tobytes()
     request = codec.SyncRequest(
         agent=STRANGER,
-        incarnation=f"{incarnation}-{len(world.books.values)}",
+        incarnation=f"{incarnation}-{len(world.accounting.values)}",
         sequence=1,
         digest=digest_of(stats),
         dim=DIM,
@@ -232,7 +232,7 @@ def _upload(world: World, x: float, reward: float, incarnation: str) -> bytes:
 
 
 def poison(world: World, step: Step) -> None:
-    """An upload within the rules, as wild as they allow: everybody still decides, and `forget` undoes it."""
+    """The most extreme plausible upload: every agent still decides, and `forget` removes it."""
     if world.rows() is None:
         return
     world.enroll(STRANGER)
@@ -248,12 +248,12 @@ def poison(world: World, step: Step) -> None:
 
 
 def first_start(world: World, step: Step) -> None:
-    """A new server on an empty directory, killed or failing on the way, and then a whole one."""
+    """A first start on an empty directory, killed or failing, and then a complete one."""
     _another_server(world, step, {})
 
 
 def migrate(world: World, step: Step) -> None:
-    """A server on a store of an older version, killed or failing on the way, and then a whole one."""
+    """A start on a store of an older version, killed or failing, and then a complete one."""
     folder = world.folder / f"old-{world.n_places}"
     folder.mkdir()
     with opened(folder / FILE_NAME) as connection:
@@ -280,7 +280,7 @@ def _another_server(world: World, step: Step, files: dict[str, bytes]) -> None:
 
 
 def after_damage(world: World, device: Device, name: str, what: str) -> None:
-    """It opened: a log may have lost its tail, a ring some decisions; of a database's content nobody can tell."""
+    """After damage that was not detected: a log may have lost its tail, a ring some decisions."""
     memory = device.memory
     if name == DATABASE[0] and what == "flip":
         world.begin_anew(device)
@@ -289,9 +289,9 @@ def after_damage(world: World, device: Device, name: str, what: str) -> None:
         lost = memory.n_rounds - device.core.n_rounds
         while lost > 0 and memory.line:
             number = memory.line.pop()
-            world.books.cancel(number)
-            lost -= world.books.weights[number]
-        require(lost == 0, "a damaged log took what had travelled, without an error")
+            world.accounting.cancel(number)
+            lost -= world.accounting.weights[number]
+        require(lost == 0, "a damaged log lost data that had been sent, without an error")
         memory.n_rounds = device.core.n_rounds
     if name in (RING, LOG):
         assert device.agent is not None

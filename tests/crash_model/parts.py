@@ -30,7 +30,7 @@ DIM = 2
 
 
 class Killed(BaseException):
-    """The process is gone at this point; not an `Exception`, so that no handler outlives it."""
+    """The process ends here; not an `Exception`, so that no handler catches it."""
 
 
 class Fuse:
@@ -70,7 +70,7 @@ class Watched:
 
 
 def copy_to(directory: Path, where: Path) -> Path:
-    """What another process would find here now."""
+    """The directory as another process would find it now."""
     shutil.rmtree(where, ignore_errors=True)
     shutil.copytree(directory, where)
     return where
@@ -97,7 +97,7 @@ def journal_with(fuse: Fuse, synced: Path) -> type[Journal]:
 
 
 class _Direct:
-    """Runs the store's jobs at once on a watched connection, where `Worker` would take a thread."""
+    """Runs the store's jobs immediately on a stepped connection, where `Worker` would use a thread."""
 
     def __init__(self, connection: Watched, died: asyncio.Event) -> None:
         self._connection, self._died = connection, died
@@ -118,7 +118,7 @@ class KillableStore(SqliteStore):
     def __init__(self, directory: Path, fuse: Fuse, died: asyncio.Event) -> None:
         super().__init__(directory)
         self._raw = connect(directory / FILE_NAME)
-        self._raw.execute("PRAGMA synchronous = OFF")  # kills leave to the kernel what was written; no power is cut
+        self._raw.execute("PRAGMA synchronous = OFF")  # kills do not lose the kernel's page cache
         self._direct = _Direct(Watched(self._raw, fuse), died)
 
     @property
@@ -139,9 +139,9 @@ class ServerBox:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.fuse = Fuse()
-        self.kill_at: int | None = None  # the step of exchanges and of `forget` at which the server dies
+        self.kill_at: int | None = None  # the step of exchanges and of `forget` at which the server is killed
         self.loop = asyncio.new_event_loop()
-        self.loop.set_exception_handler(lambda *_: None)  # tasks of killed servers have nobody who asks
+        self.loop.set_exception_handler(lambda *_: None)  # tasks of killed servers are never awaited
         self.n_lives = 0
         self.directory = folder / "server-0"
         self.directory.mkdir()
@@ -192,10 +192,10 @@ class ServerBox:
         assert self.store is not None
         self.run(self.store.enroll(MODEL, agent, hash_token(token), now=0.0))
 
-    # -- what agents ask
+    # -- requests of agents
 
     def exchange(self, requests: list[tuple[str, bytes]]) -> list[tuple[int, bytes]] | None:
-        """Status and body for each (token, body), all in one batch; None when the server died meanwhile."""
+        """Status and body for each (token, body), all in one batch; None if the server was killed meanwhile."""
         if not self.is_up:
             return None
         self.fuse.left = self.kill_at
@@ -235,7 +235,7 @@ class ServerBox:
         return sent[0]["status"], sent[1]["body"]
 
     def state(self, agent: str, incarnation: str) -> codec.SyncReply:
-        """What `GET /state` answers, which is a route of FastAPI and needs no kill: it changes nothing."""
+        """The reply of `GET /state`; it changes nothing, so that no kill is needed."""
         row, found = self.run(self._read(agent))
         return codec.SyncReply(
             agent=agent,
@@ -255,7 +255,7 @@ class ServerBox:
         return {**self.run(self.store.load(MODEL)).to_dict(), "agent": agent}
 
     def forget(self, agent: str) -> None:
-        """May die at any statement, like a merge."""
+        """Can be killed at any statement, like a merge."""
         assert self.store is not None
         self.fuse.left = self.kill_at
         try:
@@ -271,7 +271,7 @@ class ServerBox:
 
 
 def require_named(error: Exception) -> FedbanditError:
-    """Whatever goes wrong has a name."""
+    """Every error has a name."""
     assert isinstance(error, FedbanditError), f"an error without a name: {error!r}"
     assert not isinstance(error, Unauthenticated), "no token was revoked here"
     return error

@@ -1,4 +1,4 @@
-"""`python -m tests.crash_model.reverted`: take fixes out of a copy of the source, one by one, and count histories.
+"""`python -m tests.crash_model.reverted`: revert fixes in a copy of the source, one by one, and count histories.
 
 Each entry undoes the mending of one defect that hostile testing found. The histories of a fleet must find it again: the
 figures are the first seed that fails and how many histories that took.
@@ -19,19 +19,19 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "fedbandit"
-Edit = tuple[str, str, str]  # file below src/fedbandit, a text that occurs there once, what takes its place
+Edit = tuple[str, str, str]  # file below src/fedbandit, a text that occurs there once, its replacement
 
 
 @dataclass(frozen=True, slots=True)
 class Reverted:
-    """One fix taken out."""
+    """One reverted fix."""
 
     name: str
     what: str
     edits: tuple[Edit, ...]
 
     def plant(self, package: Path) -> None:
-        """Take the fix out of this copy of the package."""
+        """Revert the fix in this copy of the package."""
         for file, old, new in self.edits:
             text = (package / file).read_text(encoding="utf-8")
             if text.count(old) != 1:
@@ -172,11 +172,13 @@ def _first_failure(fix: Reverted | None, begin: int, end: int) -> dict[str, Any]
 
 
 def main() -> int:
-    """Search for each, print, and say by the exit status whether all were found."""
+    """Search for each, print the result, and return 1 unless all were found."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash_model.reverted", description=__doc__)
-    parser.add_argument("--histories", type=int, default=4000, help="most to run for each (default: 4000)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first (default: 0)")
-    parser.add_argument("--only", action="append", default=[], help="name of a fix; may be repeated")
+    parser.add_argument(
+        "--histories", type=int, default=4000, help="maximum number of histories per fix (default: 4000)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first history (default: 0)")
+    parser.add_argument("--only", action="append", default=[], help="name of a fix; repeatable")
     options = parser.parse_args()
     missed = 0
     for fix in FIXES:

@@ -1,4 +1,4 @@
-"""Where the product meets the operating system: every durable step of a process passes here, and may go wrong.
+"""The interface to the operating system: every durable step of a process passes here, and can be made to fail.
 
 The functions of `os` that change files, the connections of `sqlite3` and the stores into the ring of decisions are
 wrapped. Outside of `running` they are what they always are. Inside, each is a step of the process that runs: the fault
@@ -32,16 +32,16 @@ SOURCES = ("/src/fedbandit/", "contextlib.py")
 
 
 class Killed(BaseException):
-    """The process is gone at this point; not an `Exception`, so that no handler outlives it."""
+    """The process ends here; not an `Exception`, so that no handler catches it."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """What a signal handler raised inside a call."""
+    """Raised by a signal handler inside a call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong in one call, at its step `at`; `share` says how much of a torn write arrives."""
+    """The fault of one call, at its step `at`; `share` is the part of a torn write that arrives."""
 
     mode: str
     at: int
@@ -49,9 +49,9 @@ class Fault:
 
 
 class Process:
-    """A process under test: the directory it works in, the fault that it will meet, and the steps that it made."""
+    """A process under test: its directory, its fault, and its steps."""
 
-    n_hits = 0  # faults that came, of all processes
+    n_hits = 0  # faults that occurred, of all processes
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,7 +61,7 @@ class Process:
         self.never_fails = NEVER_FAIL
         self.left: Files | None = None  # what a kill left of the directory
         self.on_sync: Callable[[str], None] | None = None
-        self.hit = False  # whether the fault came
+        self.hit = False  # whether the fault occurred
         self._fault: Fault | None = None
         self._until = 0
 
@@ -70,7 +70,7 @@ class Process:
         self._fault, self._until, self.hit = fault, 0 if fault is None else fault.at, False
 
     def step(self, kind: str) -> Fault | None:
-        """One durable step; raises what the fault says, or returns it where a part of a write shall arrive."""
+        """One durable step; raises the fault, or returns it where a part of a write should arrive."""
         self.n_steps += 1
         fault = self._fault
         if fault is None or fault.mode in ("interrupt", "size limit"):
@@ -79,7 +79,7 @@ class Process:
             self._until -= 1
             return None
         if fault.mode in FAILURES and kind in self.never_fails:
-            return None  # a store into mapped memory does not fail: the next step that can will
+            return None  # a write to mapped memory cannot fail: the next step that can does
         self._came()
         is_write = kind in ("write", "commit")
         if fault.mode == "kill" or (fault.mode == "torn kill" and not is_write):
@@ -130,7 +130,7 @@ _RUNNING = _Running()
 
 @contextmanager
 def running(process: Process | None) -> Iterator[None]:
-    """What happens inside is done by this process, and meets the fault that it is armed with."""
+    """Run the block as this process, with its fault."""
     before, _RUNNING.process = _RUNNING.process, process
     fault = None if process is None else process._fault
     mode = "" if fault is None else fault.mode
@@ -139,7 +139,7 @@ def running(process: Process | None) -> Iterator[None]:
     if process is not None and fault is not None and mode == "size limit":
         longest = max((path.stat().st_size for path in process.folder.glob("*-wal")), default=0)
         limit = longest + 64 * fault.at
-    if limit != sizes[0]:  # that of another process is not ours
+    if limit != sizes[0]:  # the limit of this process only
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, sizes[1]))
     try:
         if mode == "interrupt" and process is not None:
@@ -164,7 +164,7 @@ def current() -> Process | None:
 
 
 def read_tree(folder: Path) -> Files:
-    """All files of a directory. The index of SQLite's log is left out: the next process makes it anew."""
+    """All files of a directory. The index of SQLite's log is left out: the next process rebuilds it."""
     found: Files = {}
     for entry in os.scandir(folder):
         if entry.is_dir():
@@ -206,7 +206,7 @@ def _changing(name: str) -> Callable[..., Any]:
             return real(*arguments, **options)
         process.step(name)
         result = real(*arguments, **options)
-        process.step("done")  # so that a kill may come between this and what no step follows
+        process.step("done")  # so that a kill is possible after the last step
         return result
 
     return change
@@ -252,7 +252,7 @@ def _syncing(name: str) -> Callable[[int], None]:
             real(handle)
             return
         process.step("sync")
-        if process.on_sync is not None:  # nothing is really brought to a disk: what counts is that it was asked
+        if process.on_sync is not None:  # nothing is really synced: only the request counts
             process.on_sync(os.readlink(f"/proc/self/fd/{handle}"))  # noqa: PTH115 - it is no Path
         process.step("done")
 
@@ -277,7 +277,7 @@ class SteppedConnection(sqlite3.Connection):
         if process is None:
             return super().execute(sql, *arguments)
         if sql == "PRAGMA page_size = 16384":
-            sql = "PRAGMA page_size = 1024"  # a store of a few rows: copies of it are made all the time
+            sql = "PRAGMA page_size = 1024"  # a store of a few rows, which is copied often
         if sql == "COMMIT":
             self._commit(process)
             return super().execute("SELECT 1")
@@ -359,7 +359,7 @@ def _stored(method: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def wrapped() -> Iterator[None]:
-    """The seams in their place, until the end of the block."""
+    """Replace the functions of the operating system within the block."""
     ring = {name: getattr(PendingRing, name) for name in ("put", "settle")}
     os_wrapped: dict[str, Any] = {name: _changing(name) for name in CHANGES if name in _REAL}
     os_wrapped |= {"pwrite": _pwrite, "sendfile": _sendfile, "open": _open}

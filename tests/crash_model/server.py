@@ -31,11 +31,11 @@ from tests.crash_model.virtual import Session
 
 MODEL = "news"
 DIM = 2
-SETTINGS = ServerSettings(max_turn_ms=10**9)  # how long a turn lasts depends on the machine
+SETTINGS = ServerSettings(max_turn_ms=10**9)  # the duration of an event-loop iteration depends on the machine
 
 
 class Reply(NamedTuple):
-    """What a request led to."""
+    """The result of a request."""
 
     status: int
     body: bytes
@@ -47,15 +47,15 @@ class Loop:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.loop.set_exception_handler(lambda *_: None)  # tasks of killed servers have nobody who asks
+        self.loop.set_exception_handler(lambda *_: None)  # tasks of killed servers are never awaited
         self.metrics = Metrics()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """The result of the work; `Killed` if the process died of it."""
+        """The result of the work; `Killed` if the process was killed by it."""
         return self.loop.run_until_complete(_unless_killed(self.loop, work))
 
     def run_at_once(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """The same for work that waits for nobody, without the turns of a loop."""
+        """The same for work that does not wait, without the event loop."""
         asyncio._set_running_loop(self.loop)
         try:
             work.send(None)
@@ -84,7 +84,7 @@ async def _unless_killed(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, A
 
 
 def settings_of(variant: int) -> ModelSettings:
-    """Settings to make the model anew with: with bounds or without."""
+    """Settings of the recreated model: with bounds or without."""
     bound = (None, 10.0, 1e6)[variant % 3]
     return ModelSettings(
         name=MODEL, dim=DIM, lam=1.0, alpha=0.5, radius=Fixed(0.5), action_bound=bound, reward_bound=bound
@@ -92,7 +92,7 @@ def settings_of(variant: int) -> ModelSettings:
 
 
 class Server:
-    """The server on its directory; None of it is left when it was killed, until `start`."""
+    """The server on its directory; after a kill it does not run until `start`."""
 
     def __init__(self, folder: Path, loop: Loop) -> None:
         self.folder = folder
@@ -112,11 +112,11 @@ class Server:
 
     @property
     def directory(self) -> Path:
-        """Where its data are now."""
+        """Its directory."""
         return self.process.folder
 
     def start(self, fault: Fault | None = None) -> str | None:
-        """A process begins on the directory; the admin token that it prints, if it does. `Killed` on the way."""
+        """Start a process on the directory; the admin token that it prints, if any. May raise `Killed`."""
         store = SqliteStore(self.directory)
         self._arm(fault)
         log = make_logger("error", io.BytesIO())
@@ -161,14 +161,14 @@ class Server:
             self._leave(self.store)
 
     def _leave(self, store: SqliteStore) -> None:
-        """The process is gone; what it left is found by the next."""
+        """End the process; the next one starts from its directory."""
         self._close(store)
         self.store = None
         assert self.process.left is not None
         self.replace(self.process.left)
 
     def replace(self, files: Files) -> None:
-        """Another directory with these files in the place of the old one."""
+        """Replace the directory by one with these files."""
         self.n_places += 1
         self.n_steps += self.process.n_steps
         old = self.directory
@@ -183,7 +183,7 @@ class Server:
             durable_files.unlock(store._lock)
 
     def run_tool(self, work: Callable[[], Any], fault: Fault | None) -> Any:
-        """A command of the operator in the server's directory, which may be killed, too."""
+        """Run a command of the operator in the server's directory, which may be killed, too."""
         self._arm(fault)
         try:
             with running(self.process):
@@ -192,17 +192,17 @@ class Server:
             if self.store is None:
                 assert self.process.left is not None
                 self.replace(self.process.left)
-            else:  # a tool beside a running server: that one goes on
+            else:  # a tool beside a running server, which continues
                 self.n_steps += self.process.n_steps
                 self.process = Process(self.process.folder)
             raise
 
-    # -- what administrators ask
+    # -- calls of administrators
 
     def manage(
         self, work: Callable[[Container], Coroutine[Any, Any, Any]], fault: Fault | None, replica: int = 0
     ) -> Any:
-        """An administrator's call; `Killed` if the server died of it."""
+        """An administrator's call; `Killed` if the server was killed by it."""
         return self._do(lambda: work(self.parts[replica]), fault, self.loop.run)
 
     def _do(
@@ -221,17 +221,17 @@ class Server:
             raise
 
     def reader(self) -> sqlite3.Connection:
-        """The connection that the store reads by, to look without being a step of anything."""
+        """The connection that the store reads by, for reading without counting steps."""
         assert self.store is not None
         worker: Any = self.store._read
         if worker.connection is None:
             worker.connection = worker._connect()
         return worker.connection  # type: ignore[no-any-return]
 
-    # -- what agents ask
+    # -- requests of agents
 
     def exchange(self, requests: list[tuple[str, bytes]], replica: int, fault: Fault | None) -> list[Reply]:
-        """The answers to (token, body), all in one batch; `Killed` when the server died meanwhile."""
+        """The answers to (token, body), all in one batch; `Killed` if the server was killed meanwhile."""
         endpoint = self.endpoints[replica]
 
         async def together() -> list[Reply]:

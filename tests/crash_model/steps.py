@@ -1,4 +1,4 @@
-"""The steps of a history: what applications, operators, the network and the machines do, each with its own chance."""
+"""The steps of a history: actions of applications, operators, network and machines, each with its weight."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from fedbandit.algorithms.decision import Decision
 from fedbandit.errors import AlreadyObserved
 from tests.crash_model import operator_steps as operators
-from tests.crash_model.books import require
+from tests.crash_model.accounting import require
 from tests.crash_model.device import LOG, RING, Device
 from tests.crash_model.seams import Fault, Files, Killed, read_tree
 from tests.crash_model.virtual import Session
@@ -21,7 +21,7 @@ from tests.crash_model.world import World
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: what it is, to whom, two numbers that say more, and what goes wrong meanwhile."""
+    """One step: kind, device, two parameters, and a fault."""
 
     kind: str
     who: int = 0
@@ -38,17 +38,17 @@ class Step:
 
 
 def row_of(number: int) -> np.ndarray:
-    """A row of small whole numbers."""
+    """A row of small integers."""
     return np.array([[float(number % 7 - 3), float(number // 7 % 7 - 3)]])
 
 
 def reward_of(number: int) -> float:
-    """A small whole number."""
+    """A small integer."""
     return float(number % 7 - 3)
 
 
 def take(world: World, step: Step) -> None:
-    """Take a step of a history, and check what must be true after each."""
+    """Run a step of a history, and check the invariants."""
     world.replica = step.replica
     world.server_fault = step.server_fault
     if step.kind in AGENT_STEPS:
@@ -60,7 +60,7 @@ def take(world: World, step: Step) -> None:
     world.check()
 
 
-# -- what applications do
+# -- applications
 
 
 def choose(world: World, device: Device, step: Step) -> None:
@@ -75,7 +75,7 @@ def choose(world: World, device: Device, step: Step) -> None:
     memory = device.memory
     world.do(device, work, fault=step.fault, net=step.net)
     _now_wait(device, got)
-    require(memory is device.memory, "a device forgot its application")
+    require(memory is device.memory, "a device lost its expected state")
 
 
 def fill_ring(world: World, device: Device, step: Step) -> None:
@@ -85,13 +85,13 @@ def fill_ring(world: World, device: Device, step: Step) -> None:
 
 
 def _now_wait(device: Device, got: list[Decision]) -> None:
-    """These were given out; a restart may know nothing of those that the journal said it could not keep."""
+    """Record new decisions; those that the journal could not store may be missing after a restart."""
     device.memory.waiting.update({decision.id: decision for decision in got})
     device.memory.weak |= {decision.id for decision in got if int(decision.id.rpartition("-")[2]) in Session.not_kept}
 
 
 def choose_many(world: World, device: Device, step: Step) -> None:
-    """More decisions than the ring of the product's own size has room for."""
+    """More decisions than the product's ring holds."""
     got: list[Decision] = []
 
     def work(agent: Any) -> None:
@@ -103,35 +103,35 @@ def choose_many(world: World, device: Device, step: Step) -> None:
 
 
 def observe(world: World, device: Device, step: Step) -> None:
-    """Book the reward of a decision that waits, or of a row if none does."""
+    """Observe the reward of a pending decision, or of a row if none is pending."""
     memory = device.memory
     names = sorted(memory.waiting, key=lambda name: int(name.rpartition("-")[2]))
     if not names:
         observe_row(world, device, step)
         return
     decision = memory.waiting[names[step.a % len(names)]]
-    new = world.books.add(decision.x[np.newaxis], np.array([reward_of(step.b)]))
+    new = world.accounting.add(decision.x[np.newaxis], np.array([reward_of(step.b)]))
     ending = world.do(
         device, lambda agent: agent.observe(decision, reward_of(step.b)), fault=step.fault, net=step.net, new=[new]
     )
     if isinstance(ending, AlreadyObserved):
         require(decision.id in memory.weak, f"the reward of {decision.id} was refused: {ending}")
         del memory.waiting[decision.id]
-    if new not in world.books.void and device.memory is memory:
+    if new not in world.accounting.void and device.memory is memory:
         del memory.waiting[decision.id]
         memory.settled[decision.id] = new
         device.done = decision
 
 
 def observe_row(world: World, device: Device, step: Step) -> None:
-    """Book the reward of a row that no decision was behind."""
+    """Observe the reward of a row without a decision."""
     row, reward = row_of(step.a), reward_of(step.b)
-    new = world.books.add(row, np.array([reward]))
+    new = world.accounting.add(row, np.array([reward]))
     world.do(device, lambda agent: agent.observe(row[0], reward), fault=step.fault, net=step.net, new=[new])
 
 
 def upload_some(world: World, device: Device, step: Step) -> None:
-    """A few uploads, so that an agent gets further ahead of a backup than what it keeps."""
+    """A few uploads, so that an agent gets further ahead of a backup than its kept uploads."""
     for n in range(2 + step.b % 3):
         observe_row(world, device, replace(step, a=step.a + n, fault=step.fault if n == 0 else None))
         world.do(device, lambda agent: agent.flush(3.0))
@@ -141,41 +141,41 @@ def learn_batch(world: World, device: Device, step: Step) -> None:
     """Learn from rows gathered elsewhere."""
     rows = np.concatenate([row_of(step.a + n) for n in range(1 + step.b % 4)])
     rewards = np.array([reward_of(step.b + n) for n in range(len(rows))])
-    new = world.books.add(rows, rewards)
+    new = world.accounting.add(rows, rewards)
     world.do(device, lambda agent: agent.partial_fit(rows, rewards), fault=step.fault, net=step.net, new=[new])
 
 
 def observe_again(world: World, device: Device, step: Step) -> None:
-    """A reward that comes twice is refused the second time."""
+    """A second reward of a decision is refused."""
     decision = device.done
-    if decision is None or world.books.void & {device.memory.settled.get(decision.id, -2)}:
+    if decision is None or world.accounting.void & {device.memory.settled.get(decision.id, -2)}:
         return
     if decision.id not in device.memory.settled or device.agent is None:
         return
     ending = world.do(device, lambda agent: agent.observe(decision, 1.0))
-    require(isinstance(ending, AlreadyObserved), f"a reward that came twice led to {ending!r}")
+    require(isinstance(ending, AlreadyObserved), f"a second reward led to {ending!r}")
 
 
 def expire(world: World, device: Device, step: Step) -> None:
-    """Give up waiting for a decision."""
+    """Expire a decision."""
     memory = device.memory
     names = sorted(memory.waiting)
     if names:
         decision = memory.waiting[names[step.a % len(names)]]
         ending = world.do(device, lambda agent: agent.expire(decision), fault=step.fault)
         if isinstance(ending, BaseException):
-            memory.weak.add(decision.id)  # it may wait, or not
+            memory.weak.add(decision.id)  # it may be pending or not
         elif device.agent is not None:
             del memory.waiting[decision.id]
             memory.settled[decision.id] = -1
 
 
 def settle_all(world: World, device: Device, step: Step) -> None:
-    """Give all that wait a default, as where no click in an hour is a zero."""
+    """Settle all pending decisions with a default reward."""
     if device.agent is None:
         return
     waiting, memory = list(device.agent.pending)[:20], device.memory
-    new = [world.books.add(decision.x[np.newaxis], np.array([reward_of(step.a)])) for decision in waiting]
+    new = [world.accounting.add(decision.x[np.newaxis], np.array([reward_of(step.a)])) for decision in waiting]
 
     def work(agent: Any) -> None:
         for decision in waiting:
@@ -183,7 +183,7 @@ def settle_all(world: World, device: Device, step: Step) -> None:
 
     world.do(device, work, fault=step.fault, net=step.net, new=new)
     for decision, number in zip(waiting, new, strict=True):
-        if number not in world.books.void:
+        if number not in world.accounting.void:
             memory.waiting.pop(decision.id, None)
             memory.settled[decision.id] = number
 
@@ -194,12 +194,12 @@ def flush(world: World, device: Device, step: Step) -> None:
 
 
 def refresh(world: World, device: Device, step: Step) -> None:
-    """Fetch the newest model."""
+    """Download the newest model."""
     world.do(device, lambda agent: agent.refresh(), fault=step.fault, net=step.net)
 
 
 def background(world: World, device: Device, step: Step) -> None:
-    """A turn of the background thread, or what an inline agent does after learning."""
+    """One iteration of the background thread, or the exchange of an inline agent."""
 
     def work(agent: Any) -> None:
         if agent._background is not None:
@@ -216,11 +216,11 @@ def rejoin(world: World, device: Device, step: Step) -> None:
         world.do(device, lambda agent: agent.rejoin(), fault=step.fault, net=step.net)
 
 
-# -- what happens to their processes and disks
+# -- processes and disks
 
 
 def reopen(world: World, device: Device, step: Step) -> None:
-    """Close, and begin again."""
+    """Close and reopen."""
     if device.agent is not None:
         ending = world.do(device, lambda agent: agent.close(), fault=step.fault)
         if isinstance(ending, Killed):
@@ -230,13 +230,13 @@ def reopen(world: World, device: Device, step: Step) -> None:
 
 
 def kill(world: World, device: Device, step: Step) -> None:
-    """SIGKILL between two calls; with a fault, the next process meets it while it opens."""
+    """SIGKILL between two calls; with a fault, it occurs while the next process opens."""
     device.move(read_tree(device.process.folder))
     world.start(device, step.fault if step.fault is None or step.fault.mode != "interrupt" else None)
 
 
 def cut_power(world: World, device: Device, step: Step) -> None:
-    """The machine is off and on again: what was not synced may be gone."""
+    """Power cut: what was not synced may be lost."""
     rng = Random(step.a)
     device.move(device.after_power_cut(rng), boot=f"boot-{step.a}-{step.b}".encode())
     world.start(device)
@@ -246,10 +246,10 @@ def cut_power(world: World, device: Device, step: Step) -> None:
     lost = memory.n_rounds - device.core.n_rounds
     require(lost == 0 or (lost > 0 and device.options.durability == "fast"), f"a power cut changed {lost} rounds")
     while lost > 0:
-        require(bool(memory.line), "a power cut took what had travelled")
+        require(bool(memory.line), "a power cut lost data that had been sent")
         number = memory.line.pop()
-        world.books.cancel(number)
-        lost -= world.books.weights[number]
+        world.accounting.cancel(number)
+        lost -= world.accounting.weights[number]
     memory.n_rounds = device.core.n_rounds
     waiting = {decision.id for decision in device.agent.pending}
     memory.waiting = {name: decision for name, decision in memory.waiting.items() if name in waiting}
@@ -278,17 +278,17 @@ def copy(world: World, device: Device, step: Step) -> None:
 
 
 def set_aside(world: World, device: Device, step: Step) -> None:
-    """Somebody makes a copy of the directory, for later."""
+    """Copy the directory, for later."""
     if device.agent is not None and not device.is_copied:
         device.kept_aside = (read_tree(device.process.folder), device.memory.copy())
 
 
 def bring_back(world: World, device: Device, step: Step) -> None:
-    """The old copy of the directory takes the place of the new one."""
+    """Replace the directory by the old copy."""
     if device.kept_aside is None or device.is_copied:
         return
     files, memory = device.kept_aside
-    world.books.excused |= device.held | set(device.memory.line)
+    world.accounting.excused |= device.held | set(device.memory.line)
     device.move(files)
     device.memory, device.is_copied, device.kept_aside = memory.copy(), True, None
     world.drop_copies(device.name)
@@ -296,7 +296,7 @@ def bring_back(world: World, device: Device, step: Step) -> None:
 
 
 def damage(world: World, device: Device, step: Step) -> None:
-    """A file is deleted, shortened or changed while nobody uses it: a named error, or nothing is lost."""
+    """A file is deleted, shortened or changed while no process uses it: a named error, or nothing is lost."""
     if device.agent is None or device.is_copied:
         return
     files = read_tree(device.process.folder)

@@ -61,7 +61,7 @@ class Crashes(RuleBasedStateMachine):
 
     @rule(data=st.data(), kill_server=KILL_SERVER)
     def the_network_brings_old_messages(self, data, kill_server):
-        """In any order, one of each agent in a batch, to whoever serves now."""
+        """In any order, one of each agent in a batch, to the current server."""
         fleet = self.fleet
         for name in ("a", "b"):
             theirs = [body for sender, body in fleet.bodies if sender == name]
@@ -126,10 +126,10 @@ def test_an_upload_that_an_answer_made_due_is_on_disk_before_it_travels():
         fleet.wires["a"].cut = True
         fleet.observe("a", [3.0, 3.0], 1.0, by_choice=False)
         fleet.wires["a"].cut = False
-        fleet.do("a", lambda agent: agent._client.exchange())  # answers the first upload, and the second falls due
+        fleet.do("a", lambda agent: agent._client.exchange())  # answers the first upload, and the second becomes due
         fleet.do("a", lambda agent: agent._client.exchange(), faults=("unanswered",))
         fleet.restart("a", power_cut=True)
-        assert len(fleet.books.seen["a"]) == 2
+        assert len(fleet.accounting.seen["a"]) == 2
         fleet.settle()
     finally:
         fleet.close()
@@ -144,11 +144,11 @@ def test_every_history_keeps_every_observation_once():
     )
 
 
-# -- the test can fail: defects made on purpose
+# -- the test can fail: inserted defects
 
 
 class AnswersBeforeItIsDurable(ServerBox):
-    """A kill takes back the last batch, though it was answered."""
+    """A kill reverts the last batch, although it was answered."""
 
     def exchange(self, requests):
         before = copy_to(self.directory, self.folder / "before")
@@ -168,7 +168,7 @@ class HastyServer(Fleet):
 
 
 class SendsUnderANewSequence(Fleet):
-    """After a failure the upload goes back into the buffer and travels again as the next one."""
+    """After a failure the upload returns to the buffer and is sent again as the next one."""
 
     def do(self, name, work, **trouble):
         whole = super().do(name, work, **trouble)

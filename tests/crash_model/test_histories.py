@@ -1,4 +1,4 @@
-"""Histories of a whole fleet in one process: nothing is lost, doubled, changed or stuck, whatever goes wrong.
+"""Histories of a whole fleet in one process: nothing is lost, counted twice, changed or stuck under any fault.
 
 `python -m tests.crash_model` runs more of them, and `--replay SEED` shows one and its shortest form.
 """
@@ -20,9 +20,9 @@ from tests.crash_model.seams import Fault
 from tests.crash_model.steps import Step
 
 IN_A_MINUTE = 800
-# A generator that a kill left behind ends when it is collected, on a journal that is closed; no process would see it.
+# A generator that a kill left open ends at garbage collection, on a closed journal; no process would see it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-# What one process does, with what must have happened before.
+# Calls of one process, with the steps that must precede them.
 CALLS: dict[str, list[Step]] = {
     "choose": [Step("choose", a=11), Step("choose", a=11)],
     "observe": [Step("choose", a=3), Step("observe", a=1, b=5)],
@@ -64,7 +64,7 @@ def sweep(call: str, mode: str) -> tuple[int, list[str]]:
     """The call with this fault at its first step, at its second, and so on; how many there are, and what failed."""
     *before, last = CALLS[call]
     failures = []
-    options = (Options(),) * 3  # every observation is an upload, and travels at once
+    options = (Options(),) * 3  # every observation is an upload that is sent immediately
     with histories() as runner:
         for k in range(1000):
             step = Step(last.kind, last.who, last.a, last.b, Fault(mode, k, 0.3), None, last.net)
@@ -100,7 +100,7 @@ def test_any_other_fault_at_any_step_of_any_call_loses_nothing(call, mode):
 
 
 def test_a_seed_gives_the_same_history_in_any_process():
-    """Down to the number of steps and of faults that came, whatever the hashes of strings are."""
+    """The same number of steps and faults, independently of string hashes."""
     script = "from tests.crash_model.__main__ import run; t = run(range(40, 60), frozenset()); print(t.n_steps, t.n_hits, [(o.seed, o.at) for o in t.failed])"  # noqa: E501
     printed = set()
     for seed in ("1", "2"):
@@ -114,7 +114,7 @@ def test_a_seed_gives_the_same_history_in_any_process():
 
 @pytest.mark.parametrize("fix", FIXES, ids=lambda fix: fix.name)
 def test_a_fix_can_be_taken_out_of_the_source_as_it_is(tmp_path, fix):
-    """So that `make crash-proof` does not begin to fail, or to mean nothing, when the source is edited."""
+    """So that `make crash-proof` stays valid when the source is edited."""
     for file in {file for file, _, _ in fix.edits}:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(SOURCE / file, tmp_path / file)

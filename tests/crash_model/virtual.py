@@ -1,4 +1,4 @@
-"""Time and chance of a history: clocks that move when they are told to, and randomness from one seed."""
+"""Virtual time and randomness of a history: controlled clocks, and one seed."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ class Session:
 
     clock = Clock()
     rng = Random(0)
-    carried: ClassVar[dict[str, list[Key]]] = {}  # incarnation -> uploads that went along into it
-    not_kept: ClassVar[set[int]] = set()  # decisions of the call that runs now which the journal could not keep
+    carried: ClassVar[dict[str, list[Key]]] = {}  # incarnation -> uploads that were carried over into it
+    not_kept: ClassVar[set[int]] = set()  # decisions of the current call that the journal could not store
 
     @classmethod
     def begin(cls, seed: int) -> None:
-        """Another history."""
+        """Start another history."""
         cls.clock, cls.rng = Clock(), Random(seed)
         cls.carried.clear()
         cls.not_kept.clear()
 
 
 class VirtualEvent(threading.Event):
-    """An event that waits by moving the clock."""
+    """An event whose wait advances the clock."""
 
     def wait(self, timeout: float | None = None) -> bool:
         Session.clock.advance(max(timeout or 0.0, 0.001))  # the shortest sleep takes some time
@@ -73,7 +73,7 @@ class VirtualEvent(threading.Event):
 
 
 class VirtualLink(SyncClient):
-    """The link, by the clock of the history."""
+    """The sync client, with the clock of the history."""
 
     def __init__(self, core: DurableAgent, transport: Any, **options: Any) -> None:
         super().__init__(core, transport, clock=lambda: Session.clock.monotonic, **options)
@@ -81,7 +81,7 @@ class VirtualLink(SyncClient):
 
 
 class TracedCore(DurableAgent):
-    """The core, by the clock of the history; it remembers which uploads went along into a new incarnation."""
+    """The durable agent, with the clock of the history; it records uploads carried over into a new incarnation."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, now=lambda: Session.clock.wall, **options)
@@ -95,18 +95,18 @@ class TracedCore(DurableAgent):
 
 
 class SteppedPump(BackgroundSync):
-    """The background thread without the thread: the history says when it works."""
+    """The background sync without a thread: the history determines when it runs."""
 
     def start(self) -> None:
         self.wake()
 
     def work(self) -> None:
-        """One turn of the thread."""
+        """One iteration of the thread."""
         self._work()
 
 
 class _Next:
-    """The name of the next incarnation, noted with what goes along before anything is written."""
+    """The name of the next incarnation, recorded with the data that are carried over before anything is written."""
 
     def __init__(self, keys: list[Key]) -> None:
         self._keys = keys
@@ -121,7 +121,7 @@ _note = journal.Journal.note
 
 
 def _noting(self: journal.Journal, waiting: pending_ring.PendingDecision) -> None:
-    """`Journal.note`; it remembers which decisions could not be kept."""
+    """`Journal.note`; it records the decisions that could not be stored."""
     try:
         _note(self, waiting)
     except JournalFailed:
@@ -144,13 +144,13 @@ def _boot_id() -> bytes:
 
 @contextmanager
 def virtual() -> Iterator[None]:
-    """Seams, clock and chance in their place; nothing that happens inside depends on anything but seeds."""
+    """Replace operating-system functions, clock and randomness; everything inside depends on seeds only."""
     with ExitStack() as stack:
         stack.enter_context(seams.wrapped())
         for target, name, value in (
             (uuid, "uuid4", _uuid4),
             (os, "urandom", lambda n: Session.rng.randbytes(n)),
-            (os, "register_at_fork", lambda **_: None),  # nothing forks here, and nothing can be taken back
+            (os, "register_at_fork", lambda **_: None),  # nothing forks here, and registrations cannot be undone
             (secrets, "token_urlsafe", _token),
             (pending_ring, "boot_id", _boot_id),
             (journal, "boot_id", _boot_id),

@@ -16,7 +16,7 @@ from fedbandit.errors import FedbanditError, FormatError, JournalFailed, NotReac
 from fedbandit.sdk import LiveAgent
 from fedbandit.service.admin import operations
 from fedbandit.wire import codec
-from tests.crash_model.books import ZEROS, Books, Failure, numbers_of, require
+from tests.crash_model.accounting import ZEROS, Accounting, Failure, numbers_of, require
 from tests.crash_model.device import Device, Memory, Options
 from tests.crash_model.seams import Fault, Files, Interrupted, Killed, running, write_tree
 from tests.crash_model.server import MODEL, Loop, Reply, Server, settings_of
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A backup, and what the books were when it was made."""
+    """A backup, and the accounting when it was made."""
 
     path: Path
     rows: Rows | None
@@ -53,7 +53,7 @@ class Saved(NamedTuple):
 
 
 class Template(NamedTuple):
-    """What histories begin with, made once: making it is most of the work of a short one."""
+    """The initial state of histories, made once to save time."""
 
     store: Files  # a server's directory with a model, as a server that was stopped leaves it
     tokens: dict[str, str]  # of the agents, which are enrolled
@@ -79,8 +79,8 @@ class World:
         self.n_steps = 0
         self.cuts_power = cuts_power
         self.off = off  # kinds of faults that are left out
-        self.books = Books()
-        self.bodies: list[tuple[str, bytes]] = []  # copies of messages that the network may bring once more
+        self.accounting = Accounting()
+        self.bodies: list[tuple[str, bytes]] = []  # copies of messages that the network may deliver again
         self.replica = 0
         self.acting: Device | None = None  # the device that worked last
         self.server_fault: Fault | None = None
@@ -91,7 +91,7 @@ class World:
         self.backups: list[Saved] = []
         self.tokens = dict(template.tokens)
         self.is_revoked: set[str] = set()
-        self.went_back = False  # a backup was brought back, or the model made anew: agents may be ahead
+        self.went_back = False  # a backup was restored, or the model created again: agents may be ahead
         self.prior = np.frombuffer(settings_of(0).prior(), dtype="<f8")
         self.server.start()
         files = {} if is_fresh else template.journal
@@ -101,14 +101,14 @@ class World:
             self.start(device)
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Clean up."""
         for device in self.devices:
             device.let_go()
         self.server.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def new_place(self, files: Files) -> Path:
-        """A directory that nobody used before."""
+        """A new directory."""
         self.n_places += 1
         return write_tree(files, self.folder / f"agent-{self.n_places}")
 
@@ -125,18 +125,18 @@ class World:
     # -- the network
 
     def travels(self, device: Device, body: bytes, *, is_copied: bool) -> None:
-        """An upload leaves its agent."""
+        """Record an upload that is sent."""
         request = codec.decode_request(body)
         if request.incarnation != device.memory.incarnation:
             self._carry(device, request.incarnation)
         memory = device.memory
         may_differ = device.is_copied or device.is_damaged
-        memory.line = self.books.note(memory.line, request, sent=memory.sent, may_differ=may_differ)
+        memory.line = self.accounting.note(memory.line, request, sent=memory.sent, may_differ=may_differ)
         if is_copied:
             self.bodies.append((device.name, body))
 
     def deliver(self, messages: list[tuple[str, bytes]]) -> list[Reply] | None:
-        """One batch at the server; None if it died of it. Afterwards the books know what it has merged."""
+        """One batch at the server; None if it was killed. Afterwards the accounting has what was merged."""
         if not self.server.is_up:
             return None
         fault, self.server_fault = self.server_fault, None
@@ -147,14 +147,14 @@ class World:
             replies = None
             self.up()
         for reply in replies or []:
-            require(reply.status != 500, f"the server failed without a name: {reply.body!r}")
+            require(reply.status != 500, f"the server failed with an unnamed error: {reply.body!r}")
         self.look()
         return replies
 
     # -- the server
 
     def up(self) -> None:
-        """The server serves, on what its directory holds; only a store that was empty gets an admin token."""
+        """Start the server on its directory; only an empty store gets an admin token."""
         if not self.server.is_up:
             token = self.server.start()
             require(token is None, "the server started on an empty store, and printed a new admin token")
@@ -176,19 +176,19 @@ class World:
         return Rows(*found, agents, tokens, apart)
 
     def look(self) -> Rows | None:
-        """Read the server's ledger into the books."""
+        """Read the server's ledger into the accounting."""
         rows = self.rows()
         for key in () if rows is None else rows.agents:
-            if key[2] and key not in self.books.merged:
-                require(key in self.books.uploads, f"the server has merged {key[:3]}, which never travelled")
-                self.books.merged.add(key)
+            if key[2] and key not in self.accounting.merged:
+                require(key in self.accounting.uploads, f"the server has merged {key[:3]}, which was never sent")
+                self.accounting.merged.add(key)
         return rows
 
     # -- a device at work
 
     def start(self, device: Device, fault: Fault | None = None) -> None:
-        """A process begins on the device's directory, and is killed or fails if the fault says so; then another one."""
-        # A decision for the sake of the check would empty the ring, and with it what a kill left there.
+        """Start a process on the device's directory, with a fault; then another one."""
+        # A decision for the check would change the ring, and what a kill left there.
         self.acting, device.has_worked = None, True
         device.process.arm(fault)
         try:
@@ -205,43 +205,46 @@ class World:
         self._resumed(device)
 
     def _open(self, device: Device) -> None:
-        """Open; an operator does what errors ask for."""
+        """Open; an operator reacts to errors."""
         device.agent = None
         try:
             device.open()
         except (StateMismatch, Refused) as error:
             self._justify(device, error)
-            device.wire.is_cut = True  # nobody hears it, so it goes on by itself until somebody acts
+            device.wire.is_cut = True  # it continues without a server until an operator acts
             try:
                 device.open()
             except NotReachable:
-                return  # it had no past: it begins when the server lets it in
+                return  # without saved state it starts when the server is reachable
             finally:
                 device.wire.is_cut = False
         except NotReachable:
-            require(device.memory.n_rounds == 0, "an agent with a past did not start without the server")
+            require(device.memory.n_rounds == 0, "an agent with saved state did not start without the server")
         except FormatError as error:
             require(device.is_damaged, f"the state cannot be opened any more: {error}")
             self.begin_anew(device)
 
     def _justify(self, device: Device, error: FedbanditError) -> None:
-        """Whether something happened here that explains the refusal."""
+        """Whether an earlier step explains the rejection."""
         reason = error.reason if isinstance(error, Refused) else error.code
         name, memory = device.name, device.memory
         explained = {
-            "sequence_gap": self.went_back or bool(self.books.forgotten) or device.is_copied,
-            "stale_incarnation": bool(self.books.forgotten) or device.is_copied or self.went_back,
+            "sequence_gap": self.went_back or bool(self.accounting.forgotten) or device.is_copied,
+            "stale_incarnation": bool(self.accounting.forgotten) or device.is_copied or self.went_back,
             "not_merged": True,
-            # It rejoined, and another backup came back that has what went along.
+            # It rejoined, and another backup was restored that has the data it carried over.
             "sequence_conflict": device.is_copied or device.is_damaged or (self.went_back and bool(memory.previous)),
-            "state_mismatch": self.went_back or bool(self.books.forgotten) or device.is_copied or device.is_damaged,
+            "state_mismatch": self.went_back
+            or bool(self.accounting.forgotten)
+            or device.is_copied
+            or device.is_damaged,
             "settings_changed": self.went_back,
             "unauthenticated": name in self.is_revoked or self.went_back,
             "forbidden": self.went_back,
             "unknown_model": self.rows() is None,
             "implausible_upload": self.variant == 1,
         }
-        require(explained.get(reason, False), f"{name} was refused without a reason: {error!r}")
+        require(explained.get(reason, False), f"{name} was refused without a cause: {error!r}")
 
     def _resumed(self, device: Device) -> None:
         """After a start: the agent has all that its directory had."""
@@ -249,32 +252,32 @@ class World:
             return
         memory, core = device.memory, device.core
         if device.is_damaged and memory.n_rounds == 0 and not memory.waiting and not memory.settled:
-            memory.incarnation = ""  # there was nothing to lose: it may begin anew by itself
+            memory.incarnation = ""  # nothing was stored: it may start a new incarnation
         if memory.incarnation and core.incarnation != memory.incarnation:
             self._carry(device, core.incarnation)
         memory.incarnation = core.incarnation
         if memory.settings not in ("", core.settings_id):
             # What was answered belongs to another model: it is not kept for a restored server any more.
-            theirs = (ids for key, ids in self.books.uploads.items() if key[:2] == (device.name, core.incarnation))
-            self.books.excused.update(number for ids in theirs for number in ids)
+            theirs = (ids for key, ids in self.accounting.uploads.items() if key[:2] == (device.name, core.incarnation))
+            self.accounting.excused.update(number for ids in theirs for number in ids)
         memory.settings = core.settings_id
 
     def _carry(self, device: Device, incarnation: str) -> None:
-        """A new incarnation: what went along into it is in the line of its agent again."""
+        """A new incarnation: carried-over data are unsent again."""
         memory = device.memory
-        if memory.incarnation and incarnation == memory.previous:  # a power cut took the new one back
+        if memory.incarnation and incarnation == memory.previous:  # a power cut reverted the new one
             memory.line = [number for number in memory.line if number not in memory.carried]
             memory.previous, memory.carried = "", frozenset()
         elif memory.incarnation:
-            require(incarnation in Session.carried, f"{device.name} has begun a new incarnation without being asked to")
-            ids = [number for key in Session.carried[incarnation] for number in self.books.uploads.get(key, ())]
+            require(incarnation in Session.carried, f"{device.name} started a new incarnation without a request")
+            ids = [number for key in Session.carried[incarnation] for number in self.accounting.uploads.get(key, ())]
             memory.line = ids + memory.line
             memory.previous, memory.carried = memory.incarnation, frozenset(ids)
             self.drop_copies(device.name)
         memory.incarnation = incarnation
 
     def drop_copies(self, name: str) -> None:
-        """Copies of messages that an incarnation sent which is over; see `OFF`."""
+        """Drop copies of messages of an earlier incarnation; see `OFF`."""
         if "stale copies" in self.off:
             self.bodies = [(sender, body) for sender, body in self.bodies if sender != name]
 
@@ -289,13 +292,13 @@ class World:
     ) -> Any:
         """Let an application call its agent; what it returned, or how it ended: an error, `Killed` or `Interrupted`.
 
-        `new` are the observations that the call books; the books have them afterwards exactly if the agent does.
+        `new` are the observations of the call; the accounting has them afterwards exactly if the agent does.
         """
         if device.agent is None:
             self.start(device)
             if device.agent is None:
                 for number in new:
-                    self.books.cancel(number)
+                    self.accounting.cancel(number)
                 return NOT_STARTED
         self.acting, device.has_worked = device, True
         before = device.memory.copy()
@@ -324,7 +327,7 @@ class World:
         except Interrupted as interrupted:
             return Interrupted(*interrupted.args)  # without its traceback, which holds on to frames
         except JournalFailed as error:
-            require(device.process.hit or fault is not None, f"the journal failed without a reason: {error}")
+            require(device.process.hit or fault is not None, f"the journal failed without a cause: {error}")
             return error
         except (Refused, StateMismatch) as error:
             self._justify(device, error)
@@ -334,12 +337,12 @@ class World:
         except Failure:
             raise
         except Exception as error:
-            raise Failure(f"an error without a name: {error!r}") from error
+            raise Failure(f"an unnamed error: {error!r}") from error
 
     def _settle_books(self, device: Device, before: Memory, new: Sequence[int], ending: Any) -> None:
         if device.agent is None:
             return
-        memory, weights = device.memory, self.books.weights
+        memory, weights = device.memory, self.accounting.weights
         if device.core.incarnation != memory.incarnation:
             self._carry(device, device.core.incarnation)
         n_new, n_all = device.core.n_rounds - before.n_rounds, sum(weights[number] for number in new)
@@ -347,17 +350,17 @@ class World:
         what = f"{device.name} counts {n_new} new observations after a call with {n_all} that ended with {ending!r}"
         require(n_new == n_all if whole else 0 <= n_new <= n_all, what)
         if isinstance(ending, FedbanditError) and len(new) == 1:
-            require(n_new == 0, f"a call that raised {ending!r} has booked {n_new} observations")
-        n_booked = self.books.first(list(new), n_new)
+            require(n_new == 0, f"a call that raised {ending!r} has recorded {n_new} observations")
+        n_booked = self.accounting.first(list(new), n_new)
         for number in new[n_booked:]:
-            require(number in memory.line, f"observation {number} has travelled, and its agent does not have it")
+            require(number in memory.line, f"observation {number} was sent, and its agent does not have it")
             memory.line.remove(number)
-            self.books.cancel(number)
+            self.accounting.cancel(number)
         memory.n_rounds = device.core.n_rounds
 
     def begin_anew(self, device: Device) -> None:
-        """Another directory, without what the old one held: what an operator does where nothing else is left."""
-        self.books.excused |= device.held | set(device.memory.line)
+        """Use another directory, without the data of the old one: the operator's last resort."""
+        self.accounting.excused |= device.held | set(device.memory.line)
         self.drop_copies(device.name)
         device.move({})
         device.memory = Memory()
@@ -365,16 +368,16 @@ class World:
         device.kept_aside = None
         self.start(device)
 
-    # -- what must be true
+    # -- invariants
 
     def check(self) -> None:
         """After every step."""
         self.up()
         rows = self.look()
         if rows is not None:
-            self.books.versions.add((rows.version, rows.state))
+            self.accounting.versions.add((rows.version, rows.state))
             apart = frozenset(name for (name,) in rows.apart)
-            self.books.check_server(np.frombuffer(rows.state, dtype="<f8"), self.prior, apart)
+            self.accounting.check_server(np.frombuffer(rows.state, dtype="<f8"), self.prior, apart)
         for device in self.devices:
             if device.agent is not None and (device.has_worked or device.is_copied):
                 self.check_device(device, decides=device is self.acting)
@@ -383,57 +386,57 @@ class World:
         self.check_nothing_is_lost()
 
     def check_nothing_is_lost(self) -> None:
-        """Each observation is in the server or with an agent, unless something excuses that it is not."""
-        held = set().union(*(device.held for device in self.devices)) | set(self.books.merged_ids())
-        lost = set(range(len(self.books.values))) - held - self.books.excused
+        """Each observation is in the server or with an agent, unless its loss is explained."""
+        held = set().union(*(device.held for device in self.devices)) | set(self.accounting.merged_ids())
+        lost = set(range(len(self.accounting.values))) - held - self.accounting.excused
         require(not lost, f"observations {sorted(lost)} are neither in the server nor with an agent")
 
     def check_device(self, device: Device, *, decides: bool = True) -> None:
         """The agent's own sums, its decisions, its locks, and that it can decide."""
-        core, memory, books = device.core, device.memory, self.books
+        core, memory, accounting = device.core, device.memory, self.accounting
         for name, lock in (
             ("journal", core.journal._mutex),
             ("database", core.journal._database),
             ("decisions", core._issuing),
             ("link", device.agent._client._one),
         ):  # type: ignore[union-attr]
-            require(not lock.locked(), f"{device.name}: the lock of the {name} is held, and nobody works")
-        require(not core._lock._is_owned(), f"{device.name}: the lock of the agent is held, and nobody works")
+            require(not lock.locked(), f"{device.name}: the lock of the {name} is held after the call")
+        require(not core._lock._is_owned(), f"{device.name}: the lock of the agent is held after the call")
         gathered, held = numbers_of(core.local), set(memory.line)
         if core.in_flight is not None:
-            if core.sequence < core.in_flight.sequence:  # an exception came as it was made: the next call completes it
+            if core.sequence < core.in_flight.sequence:  # interrupted: the next call completes it
                 gathered = ZEROS
             key = (device.name, core.incarnation, core.in_flight.sequence, core.in_flight.digest())
             if key in memory.sent:
-                held |= set(books.uploads[key])
+                held |= set(accounting.uploads[key])
             else:
                 gathered = gathered + numbers_of(core.in_flight.stats)
-        if not np.array_equal(gathered, books.sum_of(memory.line)):
-            raise Failure(f"{device.name} does not hold what it observed: {gathered - books.sum_of(memory.line)}")
+        if not np.array_equal(gathered, accounting.sum_of(memory.line)):
+            raise Failure(f"{device.name} does not hold what it observed: {gathered - accounting.sum_of(memory.line)}")
         kept: set[int] = set()
         uploads = core.kept_after(0)
-        # Those that were answered since the last snapshot push older ones out with the next.
+        # Uploads answered since the last snapshot displace older ones with the next.
         newest = max((upload.sequence for upload in (*uploads, *core._answered)), default=0)
         for upload in uploads:
             if upload.sequence <= newest - device.options.n_kept:
                 continue
-            kept |= set(books.uploads.get((device.name, core.incarnation, upload.sequence, upload.digest()), ()))
+            kept |= set(accounting.uploads.get((device.name, core.incarnation, upload.sequence, upload.digest()), ()))
         device.held, device.kept = held | kept, kept - held
         require(core.n_rounds == memory.n_rounds, f"{device.name} counts {core.n_rounds} rounds, not {memory.n_rounds}")
         if core.model_version > 0:
             mine = (core.model_version, packed_bytes(core.model.stats))
-            require(mine in books.versions, f"{device.name} decides on a model that no server ever had")
+            require(mine in accounting.versions, f"{device.name} decides on a model that no server ever had")
         self.check_decisions(device, decides=decides)
 
     def check_decisions(self, device: Device, *, decides: bool = True) -> None:
-        """What waits, and that the agent can decide: by a decision if it worked just now, else by its scores."""
+        """Pending decisions are as expected, and the agent can decide (if idle, only scores are computed)."""
         memory, agent = device.memory, device.agent
         assert agent is not None
         waiting = {decision.id for decision in agent.pending}
         missing = memory.waiting.keys() - waiting - memory.weak
         require(not missing, f"{device.name} has forgotten decisions {sorted(missing)}")
-        again = [name for name in waiting & memory.settled.keys() if memory.settled[name] not in self.books.void]
-        require(not again, f"{device.name} waits again for the reward of {sorted(again)}")
+        again = [name for name in waiting & memory.settled.keys() if memory.settled[name] not in self.accounting.void]
+        require(not again, f"{device.name} has pending decisions that have their reward: {sorted(again)}")
         try:
             if decides:
                 agent.expire(agent.choose(PROBE))

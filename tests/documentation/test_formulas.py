@@ -42,6 +42,13 @@ def test_an_unknown_command_is_an_error() -> None:
         site_hooks.mathml(r"\nonsense x", block=False)
 
 
+def test_large_numbers_stay_on_one_line_except_in_code() -> None:
+    page = Page()
+    page.formulas = []  # type: ignore[attr-defined]
+    html = site_hooks.on_page_content('<p title="1 000">30 000 of 5 10</p><code>30 000</code>', page)
+    assert html == '<p title="1 000">30\N{NO-BREAK SPACE}000 of 5 10</p><code>30 000</code>'
+
+
 def test_formulas_reach_the_site_as_mathml_and_code_stays_as_it_is() -> None:
     page = Page()
     text = site_hooks.on_page_markdown(

@@ -56,10 +56,10 @@ def test_an_example_answers_and_draws(name: str, tmp_path: Path) -> None:
     drawn = words_of(tmp_path / f"{name}.svg")
     assert all(way in drawn for way in ("alone", "together", "all shared"))
     if name == "sleepers":
-        books = re.search(rf"counted by the server: ({NUMBER}) of ({NUMBER}); rewards agree", out)
-        assert books is not None and books[1] == books[2]
-        lonely = re.search(r"; (\d+) wake-ups found no server", out)
-        assert lonely is not None and int(lonely[1]) > 0, "nobody met the outage"
+        counted = re.search(rf"counted by the server: ({NUMBER}) of ({NUMBER}); rewards agree", out)
+        assert counted is not None and counted[1] == counted[2]
+        n_alone = re.search(r"; (\d+) wake-ups without a server", out)
+        assert n_alone is not None and int(n_alone[1]) > 0, "no device woke during the outage"
 
 
 @pytest.mark.parametrize("name", NAMES)

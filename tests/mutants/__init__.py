@@ -1,1 +1,1 @@
-"""Planted defects, and whether the quick tests notice them: `make mutants`."""
+"""Mutation testing: inserted defects that the fast tests must detect (`make mutants`)."""

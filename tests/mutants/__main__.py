@@ -1,4 +1,4 @@
-"""Plant each defect in a copy of the source, run its tests, and name the survivors.
+"""Insert each defect into a copy of the source, run its tests, and list the survivors.
 
 python -m tests.mutants [--only TEXT ...] [--workers 2] [--json FILE]
 """
@@ -40,7 +40,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a trial: killed, SURVIVED (all tests passed), TIMEOUT, or BROKEN (nothing was tested)."""
+    """Result of a trial: killed, SURVIVED (all tests passed), TIMEOUT, or BROKEN (nothing was tested)."""
 
     trial: Trial
     verdict: str
@@ -91,7 +91,7 @@ def verdict_of(status: int) -> str:
 
 
 def run_all(trials: list[Trial], workers: int) -> Iterator[Result]:
-    """The results as they come, from this many forks at a time."""
+    """Yield results as they arrive, from this many forks at a time."""
     waiting = list(reversed(trials))
     running: dict[int, tuple[Trial, Path, float]] = {}
     with tempfile.TemporaryDirectory(prefix="mutants-") as root:
@@ -116,7 +116,7 @@ def run_all(trials: list[Trial], workers: int) -> Iterator[Result]:
                 if ended:
                     del running[pid]
                     lines = (folder / "output.txt").read_text(errors="replace").splitlines()
-                    # No test has said anything: it may be the defect, or a machine with too much to do.
+                    # No test has finished: the defect may hang, or the machine is overloaded.
                     verdict = "TIMEOUT" if is_late else verdict_of(status)
                     free.append(folder)
                     yield Result(trial, verdict, "\n".join(lines[-30 if verdict == "BROKEN" else -3 :]), seconds)
@@ -141,11 +141,13 @@ def chosen_defects(texts: list[str]) -> list[Defect]:
 
 
 def main() -> int:
-    """Try the defects; fail when more than one in twenty survives, or when a run broke."""
+    """Try the defects; fail if more than one in twenty survives, or if a run is broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", default=[], help="defects with one of these in their layer, name or file")
-    parser.add_argument("--workers", type=int, default=2, help="runs at the same time")
-    parser.add_argument("--json", type=Path, help="write the verdicts to this file")
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="only defects whose layer, name or file contains one of these"
+    )
+    parser.add_argument("--workers", type=int, default=2, help="number of concurrent runs")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--skip-baseline", action="store_true", help="do not run the tests without a defect first")
     arguments = parser.parse_args()
     chosen = chosen_defects(arguments.only)
@@ -181,7 +183,7 @@ def report(verdicts: list[dict[str, str]]) -> int:
         print(f"{layer:11} {sum(of_layer):3} of {len(of_layer):3} killed")
     survivors = [entry["name"] for entry in verdicts if entry["verdict"] != "killed"]
     n_killed = len(verdicts) - len(survivors)
-    print(f"{n_killed} of {len(verdicts)} planted defects killed; not killed: {', '.join(survivors) or 'none'}")
+    print(f"{n_killed} of {len(verdicts)} inserted defects killed; not killed: {', '.join(survivors) or 'none'}")
     broken = any(entry["verdict"] == "BROKEN" for entry in verdicts)
     return 1 if broken or n_killed < LEAST_KILLED * len(verdicts) else 0
 

@@ -1,4 +1,4 @@
-"""The planted defects: one TOML file per layer; an entry changes one source file and names the tests that must fail.
+"""The inserted defects: one TOML file per layer; an entry changes one source file and names the tests that must fail.
 
 A defect replaces a text that occurs exactly once in its file. `tests` are the quick tests expected to notice, as pytest
 arguments; the runner uses nothing else, so an entry says which test carries the behaviour.
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).resolve().parent / "defects"
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """One planted defect."""
+    """One inserted defect."""
 
     name: str
     layer: str
@@ -37,7 +37,7 @@ class Defect:
 
 
 def defects(folder: Path = FOLDER) -> list[Defect]:
-    """All planted defects, by layer and in the order of their files."""
+    """All inserted defects, by layer and in the order of their files."""
     found = []
     for path in sorted(folder.glob("*.toml")):
         for entry in tomllib.loads(path.read_text(encoding="utf-8"))["defect"]:

@@ -1,4 +1,4 @@
-"""The list of planted defects stays true: every text is still there once, and the change is still Python."""
+"""The list of defects is valid: every quoted text occurs once, and the changed file is still Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates of every kind that a handshake must tell apart, made on the spot by the openssl command."""
+"""Valid and invalid certificates for handshakes, made by the openssl command."""
 
 from __future__ import annotations
 

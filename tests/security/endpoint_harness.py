@@ -1,8 +1,8 @@
-"""Everything a body meets, from its bytes to the books: the real exchange endpoint and a real agent, in this process.
+"""The code that a body passes, from bytes to the ledger: the real exchange endpoint and a real agent, in this process.
 
-    door = Door()
-    door.knock(body)      # "merged", "repeated", or the code of a named error
-    door.answer(body)     # the same for what a server, or somebody in its place, answers to an agent
+    harness = EndpointHarness()
+    harness.upload(body)      # "merged", "repeated", or the code of a named error
+    harness.answer(body)     # the same for a reply to an agent
 
 Both raise `Hostile` when a body did more than it may: an unnamed error, a 500, a changed state after a refusal.
 """
@@ -43,11 +43,11 @@ DOCUMENTED = frozenset({200, 400, 401, 403, 404, 405, 408, 409, 413, 422, 503})
 
 
 class Hostile(AssertionError):
-    """A body did what no body may."""
+    """A body had a forbidden effect."""
 
 
-class Door:
-    """One model of two features with one agent, whose uploads 1 and 2 are merged; each upload finds it like this."""
+class EndpointHarness:
+    """One model of two features with one agent, whose uploads 1 and 2 are merged; reset before each upload."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -61,8 +61,8 @@ class Door:
 
     # -- the server
 
-    def knock(self, body: bytes, *, token: str = TOKEN, length: int | None = None) -> str:
-        """What the exchange says to a body."""
+    def upload(self, body: bytes, *, token: str = TOKEN, length: int | None = None) -> str:
+        """The result of the exchange for a body."""
         before = self.state()
         status, answer = self._post(body, token, length)
         if status not in DOCUMENTED:
@@ -77,7 +77,7 @@ class Door:
         return str(told["error"])
 
     def state(self) -> tuple[Any, ...]:
-        """All that a refusal must leave alone."""
+        """State that a rejection must not change."""
         entry = self.store._models[MODEL]
         rows = [(row.incarnation, row.sequence, row.digest, row.total, row.n_obs) for row in entry.agents.values()]
         return (entry.packed, entry.model.version, entry.model.n_obs, dict(entry.retired), rows)
@@ -128,7 +128,7 @@ class Door:
     # -- the agent
 
     def answer(self, body: bytes) -> str:
-        """What a live agent makes of a server's answer; its model stays usable whatever that is."""
+        """The result of a reply at a live agent, whose model stays usable in any case."""
         core = DurableAgent(ModelDescription(SETTINGS, "0123456789abcdef"), AGENT)
         link = SyncClient(core, _Speaking(body), backoff=Backoff(Random(0)), timeout_s=1.0)
         core.sequence = 3  # as the vectors' answers acknowledge it
@@ -146,7 +146,7 @@ class Door:
 
 
 class _Speaking(HttpTransport):
-    """The transport of live agents, on a line where somebody says one thing."""
+    """The transport of live agents with one fixed reply."""
 
     def __init__(self, body: bytes) -> None:
         super().__init__("http://127.0.0.1:9", model=MODEL, token=TOKEN)

@@ -2,7 +2,7 @@
 
     python -m tests.security.fuzz --runs 1000000
 
-libFuzzer gives the bytes and follows the coverage of our modules; `mutate` keeps a part of them well-formed; `door`
+libFuzzer gives the bytes and follows the coverage of our modules; `mutate` keeps a part of them well-formed; `harness`
 fails on anything but a merge or a named refusal. The parent process counts, and prints one line of JSON.
 """
 
@@ -30,11 +30,11 @@ RSS_LIMIT_MB = 512
 
 
 def main() -> None:
-    """Run the fuzzer in a process of its own, and say what came of it."""
+    """Run the fuzzer in a child process and print the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", action="store_true", help="renew corpus.json from what was found")
+    parser.add_argument("--keep", action="store_true", help="renew corpus.json with the inputs found")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -91,7 +91,7 @@ def _write_seeds(corpus: Path) -> None:
 
 
 def _keep(folder: Path) -> None:
-    """What reached code that nothing before it had reached, for the test that runs it every time."""
+    """Save inputs that reached new code, for the regression test."""
     from tests.security.mutate import seeds
 
     found = {path.read_bytes() for path in (folder / "corpus").iterdir()} - set(seeds())
@@ -100,21 +100,21 @@ def _keep(folder: Path) -> None:
 
 
 def fuzz(arguments: list[str]) -> None:
-    """The child: our modules are instrumented while they are imported, then libFuzzer has the word."""
+    """The child process: instrument the package's modules at import, then run libFuzzer."""
     import atheris
 
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     logging.disable()
     warnings.simplefilter("error")
     with atheris.instrument_imports(include=OURS):
-        from tests.security.endpoint_harness import Door
+        from tests.security.endpoint_harness import EndpointHarness
     from tests.security.mutate import mutated
 
-    door = Door()
+    harness = EndpointHarness()
 
     def one(body: bytes) -> None:
-        door.knock(body)
-        door.answer(body)
+        harness.upload(body)
+        harness.answer(body)
 
     def change(body: bytes, max_size: int, seed: int) -> bytes:
         rng = Random(seed)

@@ -1,4 +1,4 @@
-"""A server process and many raw connections to it: what it holds in memory and descriptors meanwhile."""
+"""A server process and many raw connections to it, with its memory and descriptors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Growth:
 
     def __init__(self, server: LiveServer) -> None:
         self._pid = server.pid
-        Path(f"/proc/{self._pid}/clear_refs").write_text("5")  # the peak begins anew
+        Path(f"/proc/{self._pid}/clear_refs").write_text("5")  # resets the peak
         self._before = rss_mb(self._pid)
 
     @property
@@ -80,7 +80,7 @@ class Crowd:
             each.close()
 
     def open(self, n: int = 1, *, receive_buffer: int = 0) -> list[socket.socket]:
-        """More connections; a small receive buffer makes an unread answer stay with the server."""
+        """More connections; a small receive buffer keeps unread replies in the server."""
         made = []
         for _ in range(n):
             each = socket.socket()
@@ -94,7 +94,7 @@ class Crowd:
 
 
 def drip(line: socket.socket, piece: bytes, *, for_s: float) -> bool:
-    """Send a piece again and again; whether the server ended that before the time was over."""
+    """Send a piece again and again; whether the server closed the connection in time."""
     end = time.monotonic() + for_s
     try:
         while time.monotonic() < end:
@@ -139,7 +139,7 @@ def answer(line: socket.socket) -> tuple[int, dict[str, str], Any]:
 
 
 def is_closed(line: socket.socket, within_s: float = LATE_S) -> bool:
-    """Whether the server ends the connection in time; what it says before is thrown away."""
+    """Whether the server closes the connection in time; what it sends before is discarded."""
     end = time.monotonic() + within_s
     while time.monotonic() < end:
         line.settimeout(max(0.01, end - time.monotonic()))
@@ -170,7 +170,7 @@ def log_events(server: LiveServer, event: str) -> list[dict[str, Any]]:
 
 
 def n_closed(server: LiveServer, reason: str) -> int:
-    """Connections that the server ended, as its metrics have it."""
+    """Connections closed by the server, from its metrics."""
     text = server.request("GET", "/metrics").data.decode()
     wanted = f'fedbandit_closed_connections_total{{reason="{reason}"}} '
     return sum(int(float(line.removeprefix(wanted))) for line in text.splitlines() if line.startswith(wanted))

@@ -1,7 +1,7 @@
-"""Bodies that are nearly messages: fields of a message changed with its structure kept, so that much of it decodes.
+"""Mutated messages: fields are changed and the structure is kept, so that much of it decodes.
 
 A fuzzer that only flips bytes never gets past the digest. This one also opens a message, changes what is in it, and
-closes it again with the right digest, so that numbers which no data can give reach the books' door.
+closes it again with the right digest, so that implausible numbers reach the ledger.
 """
 
 from __future__ import annotations

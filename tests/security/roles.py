@@ -13,7 +13,7 @@ from fedbandit.service.container import make_container
 from fedbandit.service.settings import ServerSettings
 from fedbandit.service.telemetry import make_logger
 
-# Who asks. "own" is agent a of model news, which the paths name; "peer" is agent b of the same model; "foreign" is an
+# Callers: "own" is agent a of model news, which the paths name; "peer" is agent b of the same model; "foreign" is an
 # agent of another model; the others have no right to anything.
 PEOPLE = ("admin", "viewer")
 AGENTS = ("own", "peer", "foreign")
@@ -47,7 +47,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "GET /metrics": LOOK,
     "GET /healthz": EVERYBODY,
     "GET /readyz": EVERYBODY,
-    "GET /openapi.json": EVERYBODY,  # a description of the routes, of no data
+    "GET /openapi.json": EVERYBODY,  # describes routes, has no data
     "GET /": LOOK,
     "GET /models/{model}": LOOK,
     "GET /models/{model}/agents": LOOK,
@@ -57,7 +57,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "GET /live/models/{model}/agents": LOOK,
     "GET /live/models/{model}/agents/{agent}": LOOK,
     "GET /login": EVERYBODY,
-    "POST /login": (),  # judges the token in the form, never the header's; without one it is 401
+    "POST /login": (),  # checks the token in the form, not the header; without one it is 401
     "POST /logout": EVERYBODY,
     "GET /docs": EVERYBODY,  # the same description, for people
     "GET /static/{edition}/{name}": EVERYBODY,
@@ -81,12 +81,12 @@ def _walk(routes: Iterable[Any]) -> Iterator[str]:
             assert route.path == "", "a mount of another application: walk it too"
         else:
             assert isinstance(route, Route) or hasattr(route, "methods"), f"what is {route!r}?"
-            methods = route.methods or {"POST"}  # the exchange answers 405 to all others by itself
+            methods = route.methods or {"POST"}  # the exchange itself answers 405 to others
             yield from (f"{method} {route.path}" for method in methods if method != "HEAD")
 
 
 def status_for(route: str, who: str) -> int:
-    """The status that a refusal must have."""
+    """The expected status of a rejection."""
     is_page = not route.split()[1].startswith(("/v1", "/status", "/metrics", "/live"))
     if route == "POST /login":
         return 401

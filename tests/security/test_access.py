@@ -45,10 +45,10 @@ class Place:
         server.call("POST", "/v1/models/news/agents/gone/revoke")
         server.call("POST", "/v1/tokens", {"name": "old", "role": "viewer", "replace": True})
         self.sequence = 0
-        self.answers: list[str] = []  # everything the server said, but for answers that hand a token over
+        self.answers: list[str] = []  # all responses of the server except those with a token
 
     def ask(self, route: str, who: str, *, head: bool = False) -> int:
-        """The status of a call; where the caller is allowed it goes to something that may be spoilt."""
+        """The status of a call; permitted calls use objects that may be changed."""
         method, path = route.split()
         allowed = who in ALLOWED[route]
         options = self._body(route, allowed)
@@ -65,7 +65,7 @@ class Place:
         if route.startswith(STREAMS):
             if answer.status != 200:
                 self.answers.append(answer.read().decode("utf-8", "replace"))
-            answer.close()  # a stream goes on for ever
+            answer.close()  # a stream does not end
         elif not (route in ("POST /v1/tokens", "POST /v1/models/{model}/agents") and answer.status == 201):
             self.answers.append(answer.data.decode("utf-8", "replace"))
         self.answers.append(str(dict(answer.headers)))
@@ -96,7 +96,7 @@ class Place:
         return {"body": b"", "headers": FORM} if route.startswith("POST") else {}
 
     def books(self) -> list[Any]:
-        """What refused calls must leave alone."""
+        """State that rejected calls must not change."""
         told = [self.server.request("GET", f"/v1/models/{name}/state").data for name in ("news", "other")]
         told += [self.server.call("GET", path) for path in ("/v1/models", "/v1/models/news/agents", "/v1/tokens")]
         return told

@@ -1,4 +1,4 @@
-"""Hostile answers: each becomes a named error, and an agent that has a past goes on deciding."""
+"""Invalid replies: each is a named error, and an agent with saved state continues to decide."""
 
 import json
 import socket
@@ -102,7 +102,11 @@ def test_a_hostile_answer_is_a_named_error_to_every_call(name):
         transport.close()
 
 
-REFUSALS = (b"HTTP/1.1 403", b"HTTP/1.1 409", b"HTTP/1.1 422")  # end a start by name, whatever their body is
+REFUSALS = (
+    b"HTTP/1.1 403",
+    b"HTTP/1.1 409",
+    b"HTTP/1.1 422",
+)  # a start fails with a named error, whatever their body is
 
 
 @pytest.mark.parametrize("name", [name for name, answer in ANSWERS.items() if not answer.startswith(REFUSALS)])

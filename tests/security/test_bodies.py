@@ -1,4 +1,4 @@
-"""Bytes that somebody else made: only merges and named refusals, bounded memory, and nothing changed by a refusal.
+"""Untrusted bytes: only merges and named rejections, bounded memory, and no change by a rejection.
 
 `make fuzz` looks for new ones, coverage-guided and by the million; what it found worth keeping is in corpus.json.
 """
@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from fedbandit.algorithms.messages import digest_of
 from fedbandit.errors import FormatError
 from fedbandit.wire import codec
-from tests.security.endpoint_harness import AGENT, DIM, Door
+from tests.security.endpoint_harness import AGENT, DIM, EndpointHarness
 from tests.security.mutate import mutated, seeds
 
 CORPUS = [base64.b64decode(text) for text in json.loads(Path(__file__).with_name("corpus.json").read_text())]
-BOMBS = {  # a few bytes that claim four thousand million of something
+BOMBS = {  # a few bytes with a declared length of four billion
     "bytes": b"\x81\xa5stats\xc6\xff\xff\xff\xff",
     "text": b"\x81\xa5agent\xdb\xff\xff\xff\xff",
     "list": b"\x81\xa5extra\xdd\xff\xff\xff\xff",
@@ -42,38 +42,40 @@ BOMBS = {  # a few bytes that claim four thousand million of something
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[Door]:
-    made = Door()
+def harness() -> Iterator[EndpointHarness]:
+    made = EndpointHarness()
     yield made
     made.close()
 
 
-def test_what_fuzzing_found_worth_keeping_does_no_harm(door: Door) -> None:
+def test_what_fuzzing_found_worth_keeping_does_no_harm(harness: EndpointHarness) -> None:
     known = [*seeds(), *CORPUS]
-    outcomes = Counter(door.knock(body) for body in known)
-    answers = Counter(door.answer(body) for body in known)
+    outcomes = Counter(harness.upload(body) for body in known)
+    answers = Counter(harness.answer(body) for body in known)
     assert len(CORPUS) > 50
-    # They reach every way out, or it would not guard them.
+    # The corpus must reach every outcome.
     assert {"merged", "format_error", "unsupported_format", "implausible_upload", "not_finite"} <= set(outcomes)
     assert {"forbidden", "sequence_gap", "body_too_large"} <= set(outcomes)
     assert {"adopted", "not_reachable", "refused"} <= set(answers)
 
 
-def test_messages_with_changed_fields_do_no_harm(door: Door) -> None:
+def test_messages_with_changed_fields_do_no_harm(harness: EndpointHarness) -> None:
     rng, known = Random(7), [*seeds(), *CORPUS]
     for _ in range(1_000):
         body = mutated(rng.choice(known), rng)
-        door.knock(body)
-        door.answer(body)
+        harness.upload(body)
+        harness.answer(body)
 
 
 @pytest.mark.slow
 @settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(source=st.sampled_from([*seeds(), *CORPUS]), seed=st.integers(0, 1 << 32), cut=st.binary(max_size=12))
-def test_messages_drawn_by_hypothesis_do_no_harm(door: Door, source: bytes, seed: int, cut: bytes) -> None:
+def test_messages_drawn_by_hypothesis_do_no_harm(
+    harness: EndpointHarness, source: bytes, seed: int, cut: bytes
+) -> None:
     body = mutated(source, Random(seed)) + cut
-    door.knock(body)
-    door.answer(body)
+    harness.upload(body)
+    harness.answer(body)
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -100,8 +102,8 @@ def reply(**changes: float) -> bytes:
     return codec.encode(codec.SyncReply(agent=AGENT, version=3, acknowledged=3, dim=DIM, stats=stats))
 
 
-def test_an_agent_adopts_an_honest_answer(door: Door) -> None:
-    assert door.answer(reply()) == "adopted"
+def test_an_agent_adopts_an_honest_answer(harness: EndpointHarness) -> None:
+    assert harness.answer(reply()) == "adopted"
 
 
 @pytest.mark.parametrize(
@@ -111,6 +113,8 @@ def test_an_agent_adopts_an_honest_answer(door: Door) -> None:
         *({"n": 1.5}, {"n": np.nan}, {"n": -4.0}, {"b1": 1e308}, {"s01": 1e200}, {"rr": np.inf}),
     ],
 )
-def test_an_agent_adopts_nothing_that_no_server_can_have_and_says_so(door: Door, changes: dict[str, float]) -> None:
-    """Before, a fraction as n_obs let the background thread ask again without a pause, and a NaN became the model."""
-    assert door.answer(reply(**changes)) == "not_reachable"
+def test_an_agent_adopts_nothing_that_no_server_can_have_and_says_so(
+    harness: EndpointHarness, changes: dict[str, float]
+) -> None:
+    """Before, a fractional n_obs made the background thread retry without a pause, and a NaN was adopted."""
+    assert harness.answer(reply(**changes)) == "not_reachable"

@@ -1,4 +1,4 @@
-"""Memory, descriptors and time that a client can cost a server, with and without a token, on every route that reads.
+"""Limits on memory, descriptors and time of a client, with and without a token, on every route that reads a body.
 
 A real server process each time. The sizes are small enough for a quick run and many times what is allowed.
 """
@@ -99,7 +99,7 @@ def test_a_head_that_drips_is_ended(server):
     with Crowd(server) as crowd:
         (line,) = crowd.open()
         line.sendall(b"GET /healthz HTTP/1.1\r\na: ")
-        assert drip(line, b"b", for_s=5.0)  # far from every limit but that of time
+        assert drip(line, b"b", for_s=5.0)  # only the time limit applies
 
 
 # -- heads
@@ -129,7 +129,7 @@ def assert_head_is_refused(server, what, n_bytes):
         (line,) = crowd.open()
         assert push(line, HEADS[what](n_bytes)) < n_bytes, "all of it was read"
         status, headers, told = answer(line)
-        if status:  # unless the reset of a connection with so much left to say overtook it
+        if status:  # unless the connection was reset first
             assert (status, told["error"], headers["connection"]) == (431, "head_too_large", "close")
     assert growth.mb < 20
     assert server.request("GET", "/healthz").status == 200
@@ -191,7 +191,7 @@ def assert_bodies_stay_within_memory(server, tokens, path, who, n):
             line.settimeout(0.2)
             push(line, post(path, size + 100, token=tokens[who]) + bytes(size))
         eventually(lambda: False, 0.3)
-        assert growth.mb < 100  # 75 was seen on a busy machine; 2 300 before there was a limit
+        assert growth.mb < 100  # 75 was measured on a busy machine; 2 300 without the limit
     assert eventually(lambda: server.request("GET", "/healthz").status == 200)
 
 
@@ -239,7 +239,7 @@ def test_pipelined_requests_are_bounded(server):
         assert server.request("GET", "/healthz").status == 200
 
 
-# -- answers that nobody reads
+# -- unread replies
 
 
 def assert_unread_answers_stay_within_memory(server, ask, n, *, within_s=10.0):
@@ -306,7 +306,7 @@ def test_silent_sockets_do_not_keep_others_out(small_server, said):
         for line in crowd.open(400):
             if said:
                 push(line, said)
-        # Somebody new gets in, and who has shown a token stays.
+        # A new client is accepted, and an authenticated one stays connected.
         server.http.clear()
         began = time.monotonic()
         assert server.request("GET", "/healthz").status == 200
@@ -339,7 +339,7 @@ def test_soft_descriptor_limit_is_raised(tmp_path):
         assert soft == hard
 
 
-# -- what a parser refuses
+# -- malformed requests
 
 
 MALFORMED = {

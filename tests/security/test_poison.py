@@ -1,4 +1,4 @@
-"""Uploads that must not count: each is refused by its status and its reason, and leaves no trace in the books."""
+"""Uploads that must not be merged: each is rejected with its status and error code, and changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 class World:
-    """A real server in the situation that the rows are about."""
+    """A real server in the state that the rows assume."""
 
     def __init__(self, server: LiveServer) -> None:
         self.server = server
@@ -33,7 +33,7 @@ class World:
         return self.server.request("POST", path, token=token, body=body, headers=headers or {})
 
     def books(self) -> tuple[Any, ...]:
-        """Everything that a refusal must leave as it was."""
+        """State that a rejection must not change."""
         state = self.server.request("GET", "/v1/models/news/state").data
         shown = [self.server.call("GET", path) for path in ("/v1/models", "/v1/models/news/agents")]
         return (state, *shown)
@@ -56,11 +56,11 @@ def test_it_is_refused_by_name_and_leaves_no_trace(world: World, row: Poison) ->
 
 
 def test_the_honest_upload_that_the_rows_are_made_of_counts(tmp_path: Path) -> None:
-    """Or the rows would be refused for something that they share."""
+    """Otherwise all rows could be rejected for a common reason."""
     with running_server(tmp_path) as server:
         world = World(server)
         answer = world.post("a", fields()(), {"Content-Type": "application/octet-stream"})
-        assert answer.status == 200, answer.data  # the bytes decide what a body is, not what it is called
+        assert answer.status == 200, answer.data  # the content type is ignored
         assert server.show("news")["n_obs"] == 12
 
 

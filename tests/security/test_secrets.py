@@ -1,4 +1,4 @@
-"""Tokens: compared in constant time, gone when they are taken away, and never in what an agent logs or raises."""
+"""Tokens: compared in constant time, invalid after revocation, and never in logs or errors of an agent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECRET = ("token", "hash", "password", "secret")
 
 
 def names_in(node: ast.AST) -> set[str]:
-    """What an expression is called; of a call the function's name, since its result is what is compared."""
+    """The name of an expression; of a call, the function's name."""
     if isinstance(node, ast.Call):
         return names_in(node.func)
     if isinstance(node, ast.Attribute):
@@ -29,7 +29,7 @@ def names_in(node: ast.AST) -> set[str]:
 
 
 def comparisons_of_secrets(source: str) -> list[int]:
-    """Lines that compare something whose name says that it is a secret by == or !=."""
+    """Lines that compare something with the name of a secret by == or !=."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare) and any(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
@@ -47,7 +47,7 @@ def test_the_search_finds_what_it_looks_for() -> None:
 
 
 def test_the_service_compares_no_token_and_no_hash_by_equality() -> None:
-    """Elsewhere a hash is looked up, as a key of a table: what that takes says nothing about the token behind it."""
+    """Elsewhere a hash is looked up as a key of a table: the timing does not reveal the token."""
     files = [*(SOURCE / "service").rglob("*.py"), *(SOURCE / "dashboard").rglob("*.py")]
     assert len(files) > 30
     found = {file.name: lines for file in files if (lines := comparisons_of_secrets(file.read_text()))}
@@ -63,7 +63,7 @@ def test_a_token_from_the_environment_is_worthless_once_the_variable_is_gone(tmp
         server.start()
         assert server.request("GET", "/v1/models").status == 401
         printed = [line.split()[-1] for line in server.lines if line.startswith("admin token")]
-        assert len(printed) == 1  # nobody had one besides, so one is made
+        assert len(printed) == 1  # there was no other, so one is created
         assert server.request("GET", "/v1/models", token=printed[0]).status == 200
         listed = server.call("GET", "/v1/tokens", token=printed[0])["tokens"]
         assert [entry["name"] for entry in listed] == ["admin"]

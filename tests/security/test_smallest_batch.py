@@ -1,4 +1,4 @@
-"""`min_upload`: nothing smaller travels, whoever asks, and buffers stay within what the theory page says it costs."""
+"""`min_upload`: no smaller upload is sent, and buffers stay within the bound of the theory page."""
 
 from __future__ import annotations
 
@@ -93,4 +93,4 @@ def test_a_live_agent_sends_nothing_smaller_either():
             agent.observe(np.eye(3)[turn % 3], 1.0)
             agent.flush(1.0)
             sizes.append(hub.server.stats.n_obs - before)
-    assert sum(sizes) + 2 == 22 and set(sizes) == {0, 4}  # the last two stay, at the end as well
+    assert sum(sizes) + 2 == 22 and set(sizes) == {0, 4}  # the last two are not sent, also at the end

@@ -1,4 +1,4 @@
-"""The JSON surface under requests made from its own description, by schemathesis, for every role, on a real server.
+"""The JSON API under requests generated from its OpenAPI document by schemathesis, for every role, on a real server.
 
 Every answer has a status that the description names for its call, never 500, and one shape for errors. Tokens that may
 not change anything change nothing.
@@ -40,7 +40,7 @@ def _as_it_is(_: Any, value: Any) -> bytes:
 
 
 class Surface:
-    """A server, its description, and a token of every role."""
+    """A server, its OpenAPI document, and a token of every role."""
 
     def __init__(self, server: LiveServer) -> None:
         self.server = server
@@ -59,14 +59,14 @@ class Surface:
         self.seen: Counter[tuple[str, int]] = Counter()
 
     def digest(self) -> str:
-        """One number for everything that is kept."""
+        """A digest of the stored state."""
         told = [self.server.request("GET", "/v1/models/news/state").data]
         paths = ("/v1/models", "/v1/models/news/agents?per_page=500", "/v1/tokens")
         told += [self.server.request("GET", path).data for path in paths]
         return hashlib.sha256(b"\n".join(told)).hexdigest()
 
     def call(self, case: Any, who: str) -> None:
-        """Send it, and judge the answer."""
+        """Send a request and check the response."""
         headers = {"Authorization": f"Bearer {self.tokens[who]}"} if self.tokens[who] else {}
         self._aim(case)
         answer = case.call(base_url=self.server.url, headers=headers, timeout=20)
@@ -102,7 +102,7 @@ def surface(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surface]:
 
 
 def explore(surface: Surface, who: str, n_examples: int) -> int:
-    """Call every operation with examples drawn from its description, good ones and broken ones."""
+    """Call every operation with examples drawn from its description, valid and invalid."""
     operations = [found.ok() for found in surface.schema.get_all_operations()]
     for operation in operations:
         for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
@@ -119,7 +119,7 @@ def explore(surface: Surface, who: str, n_examples: int) -> int:
             def run(case: Any) -> None:
                 surface.call(case, who)
 
-            with suppress(Unsatisfiable):  # a call without parameters cannot be asked wrongly
+            with suppress(Unsatisfiable):  # a call without parameters has no invalid examples
                 run()
     return len(operations)
 

@@ -47,7 +47,7 @@ def serving(folder: Path, place: Path, certificate: str, *, mutual: bool = False
     if mutual:
         options["client_ca"] = folder / "ca.pem"
     with running_server(place, **options) as server:
-        context = ssl._create_unverified_context()  # the administrator of this test trusts whoever answers
+        context = ssl._create_unverified_context()  # the administrator's calls are not verified in this test
         context.load_cert_chain(folder / "agent.pem", folder / "agent.key")
         server.http = urllib3.PoolManager(retries=False, ssl_context=context, assert_hostname=False)
         yield server
@@ -55,7 +55,7 @@ def serving(folder: Path, place: Path, certificate: str, *, mutual: bool = False
 
 @pytest.fixture(scope="module")
 def strict(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """A server that wants certificates."""
+    """A server that requires client certificates."""
     with serving(folder, tmp_path_factory.mktemp("strict"), "server", mutual=True) as server:
         server.add_model("news", alpha=0.0)
         yield server
@@ -92,7 +92,7 @@ def test_a_server_that_wants_certificates_refuses(strict: LiveServer, folder: Pa
         answer = raw_status(strict, folder, name)
     except REFUSED:
         answer = b""
-    assert answer == b""  # TLS 1.3 lets a client speak before it is refused; there is no answer in any case
+    assert answer == b""  # with TLS 1.3 a client may send before it is rejected; there is no reply in any case
     token = strict.add_agent("news", f"agent-{name}")
     with pytest.raises(NotReachable):
         fb.connect(strict.url, model="news", token=token, ca=folder / "ca.pem", **own(folder, name))
@@ -110,7 +110,7 @@ def test_an_agent_refuses_a_server(folder: Path, tmp_path: Path, certificate: st
             fb.connect(server.url, model="news", token=token, ca=folder / "ca.pem")
         assert token not in repr(refused.value)
         calls = [line for line in server.log().splitlines() if '"GET"' in line and "/v1/models/news" in line]
-        assert calls == []  # it hung up before its token was sent
+        assert calls == []  # it closed the connection before its token was sent
 
 
 def test_an_agent_refuses_a_server_of_an_authority_it_was_not_told_of(folder: Path, strict: LiveServer) -> None:
@@ -140,7 +140,7 @@ def test_old_protocols_are_refused(strict: LiveServer, folder: Path) -> None:
         context.wrap_socket(plain, server_hostname="127.0.0.1")
 
 
-# -- handshakes that nobody completes
+# -- incomplete handshakes
 
 
 @contextmanager
@@ -190,9 +190,9 @@ def test_handshakes_that_are_never_completed_keep_nobody_out(small: LiveServer, 
             for line in crowd.open(400):
                 line.sendall(said)
             small.http.clear()
-            assert small.request("GET", "/v1/models").status == 200  # somebody new gets in
+            assert small.request("GET", "/v1/models").status == 200  # a new client is accepted
             known.sendall(ask)
-            assert answer(known)[0] == 200  # and who has shown a token stays
+            assert answer(known)[0] == 200  # and an authenticated one stays connected
             assert n_open_files(small) < 256
             assert n_closed(small, "connection_limit") >= before + 100
             assert eventually(lambda: log_events(small, "connections_closed"))

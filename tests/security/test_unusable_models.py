@@ -1,4 +1,4 @@
-"""An agent is never worse off for having downloaded: what cannot decide is refused, and the model before stays."""
+"""A model on which no decision can be made is refused, and the previous model stays in use."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ X = np.eye(3)
 
 
 def giant(reward=1e75):
-    """An upload within the rules of the server that no scores can be compared with."""
+    """A plausible upload that makes scores overflow."""
     Sigma, b = np.zeros((3, 3)), np.zeros(3)
     Sigma[0, 0], b[0] = 1.0, reward
     return Upload("liar", "life", 1, SufficientStats(Sigma, b, 1, reward, reward * reward), 0.7)
@@ -43,7 +43,7 @@ def test_one_giant_reward_stops_nobody(tmp_path, sync, reward):
         assert "no decision can rest on" in status.refused_model and "forget" in status.refused_model
         assert status.model_version == version and status.in_flight == 0
         assert status.last_error is None and status.reachable
-        assert hub.server.stats.n_obs == 3 + 1 + 5  # what the agent sees still counts
+        assert hub.server.stats.n_obs == 3 + 1 + 5  # the agent's observations still count
 
 
 def test_an_agent_that_starts_on_such_a_model_begins_at_the_prior(tmp_path):
@@ -71,7 +71,7 @@ def test_it_goes_on_with_the_fleet_as_soon_as_the_model_can_be_used_again():
 
 
 def test_a_state_directory_with_such_a_model_decides_again(tmp_path):
-    """Versions before this one adopted and saved it."""
+    """Earlier versions adopted and saved it."""
     hub = make_hub()
     agent = make_live(hub, state_dir=tmp_path, sync="inline")
     agent.observe(agent.choose(X), 1.0)
@@ -90,7 +90,7 @@ def test_on_a_real_server(tmp_path):
         with fb.connect(server.url, model="news", token=tokens["a"]) as first:
             answer = HttpUpload(server, tokens["liar"]).send(giant())
             if answer.status != 200:
-                assert answer.status == 422  # a server that bounds its uploads does not let it in at all
+                assert answer.status == 422  # a server with bounds rejects it
                 return
             first.refresh()
             first.choose(X)
@@ -139,7 +139,7 @@ def test_a_matrix_that_no_server_can_have_is_refused(Sigma):
 
 
 def test_honest_sums_are_never_refused():
-    """Collinear and badly scaled features, whose ridge rounding has eaten, are what servers really have."""
+    """Valid models: collinear and badly scaled features, whose ridge is lost by rounding."""
     rng = np.random.default_rng(0)
     for scale in (1e-6, 1.0, 1e4, 1e7):
         hub = make_hub()

@@ -52,8 +52,8 @@ def simulate(
     participation: Annotated[
         str,
         typer.Option(
-            help=f"Participation pattern: {', '.join(PARTICIPATION.own_names)}; {ByRows.name}, which plays each row of data "
-            "once; or a pattern that an installed package registers."
+            help=f"Participation pattern: {', '.join(PARTICIPATION.own_names)}; {ByRows.name}, which plays each row of "
+            "data once; or a pattern that an installed package registers."
         ),
     ] = "uniform",
     seeds: Annotated[int, typer.Option(help="Run the seeds 0 to N−1.")] = 1,

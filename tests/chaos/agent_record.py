@@ -1,7 +1,7 @@
-"""What an agent process really saw, in a file that our own journal knows nothing about.
+"""What an agent process observed, in a file that is independent of the journal.
 
 A line is written before `observe` is called and one after it returned; each survives a SIGKILL. An observation that was
-tried but never confirmed may be in the journal or not: the next process says by `resumed` which it is.
+tried but never confirmed may be in the journal or not: the next process writes `resumed`, which tells.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-MODEL = "fire"
+MODEL = "chaos"
 DIM = 4
 TAIL_BYTES = 1 << 18
 
 
-class TruthWriter:
+class RecordWriter:
     """Appends whole lines, one system call each."""
 
     def __init__(self, path: Path) -> None:
@@ -33,15 +33,15 @@ class TruthWriter:
 
 
 @dataclass
-class Truth:
-    """One agent's file, read as far as it has grown. `tries` holds what may yet turn out not to have happened."""
+class AgentRecord:
+    """One agent's file, read incrementally. `tries` holds observations that are not confirmed yet."""
 
     path: Path
     n_done: int = 0
     n_tried: int = 0
     n_resumed: int = 0
     last_decision: str | None = None
-    not_kept: set[str] = field(default_factory=set)  # decisions that a full disk had no room for, as the log said
+    not_kept: set[str] = field(default_factory=set)  # decisions not stored on a full disk, as logged
     violations: list[str] = field(default_factory=list)
     models: list[tuple[int, str]] = field(default_factory=list)
     events: dict[str, int] = field(default_factory=dict)
@@ -53,19 +53,19 @@ class Truth:
     _read: int = 0
 
     @classmethod
-    def tail(cls, path: Path) -> Truth:
-        """As much as a new process needs to know about the one before it."""
-        truth = cls(path)
+    def tail(cls, path: Path) -> AgentRecord:
+        """The end of the file, as much as a new process needs."""
+        record = cls(path)
         size = path.stat().st_size if path.exists() else 0
         if size > TAIL_BYTES:
             with path.open("rb") as file:
                 file.seek(size - TAIL_BYTES)
-                truth._read = size - TAIL_BYTES + len(file.readline())
-        truth.update()
-        truth.violations.clear()  # the first `resumed` in a tail has nothing before it
-        return truth
+                record._read = size - TAIL_BYTES + len(file.readline())
+        record.update()
+        record.violations.clear()  # the first `resumed` in a tail has nothing before it
+        return record
 
-    def update(self) -> Truth:
+    def update(self) -> AgentRecord:
         """Read the new lines; a last one without its end is left for later."""
         if not self.path.exists():
             return self
@@ -99,20 +99,20 @@ class Truth:
             self.slow.append((line["call"], line["limit"], line["took"], line["ended"]))
 
     def _resume(self, rounds: int) -> None:
-        """The books say how much of what was tried is in them: all that was confirmed, and at most one try more."""
+        """The journal has all that was confirmed, and at most one try more."""
         self.n_resumed += 1
         if not self.n_done <= rounds <= max(self.n_tried, self.n_done):
             self.violations.append(f"resumed at {rounds}, but {self.n_done} were confirmed and {self.n_tried} tried")
         self.n_done = rounds
 
     def seen(self, rounds: int) -> np.ndarray:
-        """Packed sums of the first `rounds` observations, whose fate is known."""
+        """Packed sums of the first `rounds` observations, which are confirmed."""
         while self._settled < rounds:
             if self._settled not in self._tries:
                 raise AssertionError(f"observation {self._settled} of {self.path.stem} was never tried")
             rows, rewards, decision = self._tries.pop(self._settled)
             if decision is not None and decision in self.booked:
-                self.violations.append(f"decision {decision} was booked twice")
+                self.violations.append(f"decision {decision} was recorded twice")
             self.booked.update([] if decision is None else [decision])
             self.sums = self.sums + pack(np.array(rows, dtype=float), np.array(rewards, dtype=float))
             self._settled += len(rewards)
@@ -125,7 +125,7 @@ def n_packed() -> int:
 
 
 def pack(rows: np.ndarray, rewards: np.ndarray) -> np.ndarray:
-    """The packed sums of rows and rewards, written here once more so that the harness trusts no code it tests."""
+    """The packed sums of rows and rewards, implemented here so that the harness does not use the code under test."""
     Sigma, b = rows.T @ rows, rows.T @ rewards
     tail = [len(rewards), rewards.sum(), (rewards**2).sum()]
     return np.concatenate([Sigma[np.triu_indices(DIM)], b, tail])

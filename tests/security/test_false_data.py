@@ -1,4 +1,4 @@
-"""An agent that lies within the rules cannot be told by its numbers; its influence is seen, and it can be undone.
+"""An agent with false but plausible data: its influence is visible, and its data can be removed.
 
 The sums are computed here from the rows themselves, by other formulas than the server's.
 """
@@ -32,11 +32,11 @@ def dashboard() -> Iterator[DashboardService]:
 
 
 def rows(agent: str) -> tuple[np.ndarray, np.ndarray]:
-    """Integer data, so that sums are exact in any order. The liar turns its rewards round, and sends many."""
+    """Integer data, so that sums are exact in any order. The agent "false" negates its rewards and sends many."""
     rng = np.random.default_rng(sum(agent.encode()))
-    n = 120 if agent == "liar" else 40
+    n = 120 if agent == "false" else 40
     X = rng.integers(-3, 4, size=(n, 3)).astype(float)
-    return X, (X @ THETA) * (-1.0 if agent == "liar" else 1.0) + rng.integers(-1, 2, size=n)
+    return X, (X @ THETA) * (-1.0 if agent == "false" else 1.0) + rng.integers(-1, 2, size=n)
 
 
 def body(agent: str) -> bytes:
@@ -56,7 +56,7 @@ def populate(call, tokens: dict[str, str]) -> None:
 
 
 def test_its_influence_is_shown_is_right_and_is_gone_when_it_is_forgotten(dashboard: DashboardService) -> None:
-    everybody = (*HONEST, "liar")
+    everybody = (*HONEST, "false")
     tokens = dashboard.fleet(*everybody, lam=LAM)
     populate(lambda m, p, t, b: dashboard.request(m, p, token=t, content=b).status_code, tokens)
     Sigma, theta = estimate(everybody)
@@ -77,9 +77,9 @@ def test_its_influence_is_shown_is_right_and_is_gone_when_it_is_forgotten(dashbo
         assert percent(influence["share"]) in html
     assert sum(shares.values()) + prior == pytest.approx(1.0, rel=1e-9)
     shifts = {name: dashboard.call("GET", f"/v1/models/news/agents/{name}/influence")["shift"] for name in everybody}
-    assert max(shifts, key=shifts.__getitem__) == "liar" and shifts["liar"] > 5 * 0.5  # far beyond β
+    assert max(shifts, key=shifts.__getitem__) == "false" and shifts["false"] > 5 * 0.5  # far beyond β
 
-    dashboard.call("POST", "/v1/models/news/agents/liar/forget")
+    dashboard.call("POST", "/v1/models/news/agents/false/forget")
     after = dashboard.portal.call(dashboard.container.store.state, "news").packed
     dashboard.call("POST", "/v1/models", {"name": "without", "dim": 3, "beta": 0.5, "lam": LAM})
     for agent in HONEST:
@@ -87,9 +87,9 @@ def test_its_influence_is_shown_is_right_and_is_gone_when_it_is_forgotten(dashbo
         answer = dashboard.request("POST", "/v1/models/without/sync", token=token, content=body(agent))
         assert answer.status_code == 200
     assert after == dashboard.portal.call(dashboard.container.store.state, "without").packed  # to the last bit
-    gone = dashboard.call("GET", "/v1/models/news/agents/liar/influence")
+    gone = dashboard.call("GET", "/v1/models/news/agents/false/influence")
     assert (gone["share"], gone["shift"], gone["change"]) == (0.0, 0.0, [0.0, 0.0, 0.0])
-    answer = dashboard.request("POST", "/v1/models/news/sync", token=tokens["liar"], content=body("liar"))
+    answer = dashboard.request("POST", "/v1/models/news/sync", token=tokens["false"], content=body("false"))
     assert answer.status_code == 409 and answer.json()["error"] == "stale_incarnation"
 
 
@@ -103,20 +103,20 @@ def test_an_agent_that_sent_nothing_has_no_influence(dashboard: DashboardService
 def test_the_command_line_shows_the_influence_too(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         server.add_model("news", lam=LAM)
-        tokens = {agent: server.add_agent("news", agent) for agent in ("shop-1", "liar")}
+        tokens = {agent: server.add_agent("news", agent) for agent in ("shop-1", "false")}
         populate(lambda m, p, t, b: server.request(m, p, token=t, body=b).status, tokens)
-        command = [sys.executable, "-m", "fedbandit", "agents", "show", "news", "liar", "--url", server.url]
+        command = [sys.executable, "-m", "fedbandit", "agents", "show", "news", "false", "--url", server.url]
         environment = {"FEDBANDIT_TOKEN": server.admin_token, "PATH": "/usr/bin:/bin"}
         shown = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=True).stdout
-        told = server.call("GET", "/v1/models/news/agents/liar/influence")
+        told = server.call("GET", "/v1/models/news/agents/false/influence")
         assert f"{told['share']:.1%}" in shown and f"{told['shift']:.6g}" in shown
         as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, env=environment, check=True)
         assert json.loads(as_json.stdout)["influence"] == told
         command[3:] = ["models", "show", "news", "--url", server.url]
         shown = subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
-        assert f"liar {told['share']:.1%}" in shown and "A fixed β has no guarantee" in shown
+        assert f"false {told['share']:.1%}" in shown and "A fixed β has no guarantee" in shown
         as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, env=environment, check=True)
         assert json.loads(as_json.stdout)["insight"] == server.call("GET", "/v1/models/news/insight")
-        environment["FEDBANDIT_TOKEN"] = tokens["liar"]  # an agent reads its own model, without the others' shares
+        environment["FEDBANDIT_TOKEN"] = tokens["false"]  # an agent reads its own model, without the others' shares
         shown = subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
         assert "effective_alpha" in shown and "shop-1" not in shown

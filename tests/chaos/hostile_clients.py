@@ -1,6 +1,6 @@
 """Clients that cost a server memory, descriptors and time, with and without a token: a process of raw connections.
 
-python -m tests.chaos.crowd KIND PORT SECONDS RESULT, the tokens as JSON on standard input
+python -m tests.chaos.hostile_clients KIND PORT SECONDS RESULT, the tokens as JSON on standard input
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-# Every route that reads a body; {model} has books to keep, {large} has answers of megabytes.
+# Every route that reads a body; {model} is the model under test, {large} has replies of megabytes.
 READING = (
     "/login",
     "/logout",

@@ -1,4 +1,4 @@
-"""The end of a history: the trouble is over, operators do what errors ask for, and everything reaches the server."""
+"""The end of a history: no more faults, operators react to errors, and everything reaches the server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from fedbandit.algorithms.messages import packed_bytes
 from fedbandit.errors import FedbanditError, NotReachable, Refused, StateMismatch
-from tests.crash_model.books import Failure, require
+from tests.crash_model.accounting import Failure, require
 from tests.crash_model.device import Device
 from tests.crash_model.operator_steps import set_apart
 from tests.crash_model.seams import read_tree
@@ -18,16 +18,16 @@ ROUNDS = 8
 
 
 def calm(world: World) -> None:
-    """Nobody is stuck; nothing that still exists is lost; every agent ends with the server's model."""
+    """Every agent makes progress; nothing that still exists is lost; every agent ends with the server's model."""
     world.up()
     for device in world.devices:
         device.wire.is_cut = False
-    for _ in range(2):  # of two that share a past, the first learns of the other's uploads only now
+    for _ in range(2):  # of two copies, the first detects the other's uploads only now
         for device in list(world.devices):
             _settle(world, device)
     world.check()
-    rest = set(range(len(world.books.values))) - world.books.excused - set(world.books.merged_ids())
-    require(not rest, f"observations {sorted(rest)} did not reach the server when the trouble was over")
+    rest = set(range(len(world.accounting.values))) - world.accounting.excused - set(world.accounting.merged_ids())
+    require(not rest, f"observations {sorted(rest)} did not reach the server after the faults ended")
     rows = world.rows()
     for (name,) in () if rows is None else rows.apart:
         set_apart(world, name, None, on=False)
@@ -65,7 +65,7 @@ def _send_all(agent: Any) -> None:
 
 
 def _act(world: World, device: Device, problem: FedbanditError) -> bool:
-    """What an operator does; True if the device is not there any more."""
+    """The operator's reaction; True if the device was removed."""
     reason = problem.reason if isinstance(problem, Refused) else problem.code
     if reason in ("unauthenticated", "forbidden"):
         world.enroll(device.name)
@@ -88,21 +88,21 @@ def _act(world: World, device: Device, problem: FedbanditError) -> bool:
     elif isinstance(problem, NotReachable):
         world.up()
     else:
-        raise Failure(f"{device.name} is stuck, and nobody knows what to do: {problem!r}")
+        raise Failure(f"{device.name} is stuck without a documented way out: {problem!r}")
     return False
 
 
 def _give_up(world: World, device: Device) -> bool:
-    """A copied or damaged directory ends here; if it was the only one of its name, the agent begins anew."""
+    """Abandon a copied or damaged directory; if it was the only one of its name, the agent starts in a new one."""
     if sum(other.name == device.name for other in world.devices) == 1:
         world.begin_anew(device)
         return False
-    world.books.excused |= device.held | set(device.memory.line)
+    world.accounting.excused |= device.held | set(device.memory.line)
     device.let_go()
     world.devices.remove(device)
     return True
 
 
 def _require_forgotten(world: World, device: Device, problem: FedbanditError) -> None:
-    known = device.memory.incarnation in world.books.forgotten
-    require(known, f"{device.name} must begin anew, and was not forgotten: {problem!r}")
+    known = device.memory.incarnation in world.accounting.forgotten
+    require(known, f"{device.name} must start in a new directory, and was not forgotten: {problem!r}")

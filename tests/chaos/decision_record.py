@@ -1,7 +1,7 @@
-"""Which decisions of an agent are pending, in a file that our journal knows nothing of.
+"""The pending decisions of an agent, in a file that is independent of the journal.
 
-A line is written before a call and one after it, as in `truth.py`. At a restart the journal must have exactly the
-decisions of this book; only what a call was doing when the process was killed may be done or not done.
+A line is written before a call and one after it, as in `agent_record.py`. At a restart the journal must have exactly
+the decisions of this file; only the change of an interrupted call may be done or not done.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fedbandit.algorithms.decision import Decision
-from tests.chaos.truth import TruthWriter
+from tests.chaos.agent_record import RecordWriter
 
-N_RECENT = 5  # booked decisions of which a second booking is tried
+N_RECENT = 5  # decisions with a reward for which a second one is tried
 
 
 def number_of(decision: Decision) -> int:
@@ -22,7 +22,7 @@ def number_of(decision: Decision) -> int:
     return int(decision.id.rpartition("-")[2])
 
 
-class DecisionBook:
+class DecisionRecord:
     """`pending` has the numbers of the decisions that must be pending, `not_kept` those that may be missing."""
 
     def __init__(self, path: Path) -> None:
@@ -35,14 +35,14 @@ class DecisionBook:
         self.giving_up = False  # an `expire` has not returned
         for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else []:
             self._take(json.loads(line))
-        self._file = TruthWriter(path)
+        self._file = RecordWriter(path)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
     def write(self, **line: Any) -> None:
-        """Put down a line; it survives a kill."""
+        """Append a line; it survives a kill."""
         self._file.write(**line)
         self._take(line)
 
@@ -80,23 +80,23 @@ class DecisionBook:
         self.write(booked={**decision.to_dict(), "number": number_of(decision)})
 
     def compare(self, found: Collection[int]) -> Iterable[str]:
-        """What the journal of a new process has wrong, in words."""
+        """Differences between the journal of a new process and the record, as sentences."""
         missing, extra = self.pending - set(found), set(found) - self.pending
         doubtful = self.not_kept | ({self.booking} if self.booking is not None else set())
         if not self.giving_up and not missing <= doubtful:
             yield f"{len(missing - doubtful)} of {len(self.pending)} pending decisions are lost: {_some(missing)}"
         if len(extra) > self.making:
-            yield f"{len(extra)} decisions are pending that have their reward, or were given up: {_some(extra)}"
+            yield f"{len(extra)} decisions are pending that have their reward, or expired: {_some(extra)}"
 
     def begin_anew(self, found: Collection[int]) -> None:
-        """A shorter file with what is so now."""
+        """Replace the file by a shorter one with the current state."""
         not_kept = sorted(self.not_kept & set(found))
         line = {"pending": sorted(found), "not_kept": not_kept, "recent": self.recent}
         draft = self._path.with_suffix(".draft")
         draft.write_text(json.dumps(line) + "\n")
         draft.rename(self._path)
         self._file.close()
-        self._file = TruthWriter(self._path)
+        self._file = RecordWriter(self._path)
         self.making, self.booking, self.giving_up = 0, None, False
         self._take(line)
 

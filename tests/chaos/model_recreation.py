@@ -1,7 +1,7 @@
-"""A model that is deleted and created again with other bounds, under running agents and warm caches of every replica.
+"""A model that is deleted and created again with other bounds, under running agents and filled caches of every replica.
 
-A strict generation refuses rewards that a wide one takes. Each replica is sent such a reward right before the old
-model is deleted, and right after the new one was created: it must go by the bounds of the model that is there.
+A strict generation refuses rewards that a wide one accepts. Each replica is sent such a reward right before the old
+model is deleted, and right after the new one was created: it must apply the bounds of the current model.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import urllib3
 
 from fedbandit.algorithms.messages import Upload, stats_from_bytes
 from fedbandit.wire.codec import CONTENT_TYPE, decode_reply, encode, numbers_of, request_of
+from tests.chaos.agent_record import DIM, AgentRecord, n_packed, pack
+from tests.chaos.recreated_model_agent import REMADE
 from tests.chaos.schedule import TENANT
-from tests.chaos.tenant import REMADE
-from tests.chaos.truth import DIM, Truth, n_packed, pack
 
-STRICT, WIDE, REWARD = 5.0, 1000.0, 50.0  # what is sent is between the two bounds; tenants stay below both
+STRICT, WIDE, REWARD = 5.0, 1000.0, 50.0  # the reward is between the two bounds; other agents stay below both
 LAM = 1.0
 PAUSE_S = 0.1
 CALL_S = 5.0
@@ -31,7 +31,7 @@ Step = Callable[[], bool]
 
 
 class Sender:
-    """One agent by hand, at one replica: it sends each upload until it is answered."""
+    """A minimal agent at one replica: it retries each upload until it is answered."""
 
     def __init__(self, port: int, name: str, token: str) -> None:
         self.port, self.name, self.token = port, name, token
@@ -44,45 +44,45 @@ class Sender:
         return encode(request_of(Upload(self.name, f"life-of-{self.name}", self.sequence + 1, stats, 0.5))), numbers
 
 
-class Remaker:
-    """Generations of one model; what a storm interrupts is completed in the quiet after it."""
+class ModelRecreation:
+    """Generations of one model; steps that faults interrupt are completed during the recovery."""
 
     def __init__(self, ports: list[int], admin_token: str, folder: Path) -> None:
         self.ports, self.folder = ports, folder
         self.counts: Counter[str] = Counter()
         self.violations: list[str] = []
         self.generation = 0
-        self.truth: Truth | None = None
+        self.record: AgentRecord | None = None
         self.sums = np.zeros(n_packed())
         self._admin_token = admin_token
         self._http = urllib3.PoolManager(retries=False, maxsize=4)
         self._senders: list[Sender] = []
         self._steps: list[Step] = []
         self._n_names = 0
-        self._at = 0  # the replica that is asked
-        self._strike: Callable[[], None] | None = None
+        self._at = 0  # the replica in use
+        self._kill: Callable[[], None] | None = None
 
     @property
     def bound(self) -> float:
-        """The reward bound of the model that is there, or comes next."""
+        """The reward bound of the current or next model."""
         return WIDE if self.generation % 2 else STRICT
 
-    def remake(self, ending: threading.Event, at: int, strike: Callable[[], None] | None = None) -> None:
-        """Delete the model and create it with the other bound, at replica `at`; `strike` falls during the deletion."""
-        self.begin(at, strike)
+    def recreate(self, ending: threading.Event, at: int, kill: Callable[[], None] | None = None) -> None:
+        """Delete the model and create it with the other bound, at replica `at`; `kill` runs during the deletion."""
+        self.begin(at, kill)
         self.work(ending)
 
-    def begin(self, at: int, strike: Callable[[], None] | None = None) -> None:
-        """Put down what is to be done."""
+    def begin(self, at: int, kill: Callable[[], None] | None = None) -> None:
+        """Plan the steps."""
         self._at = at % len(self.ports)
-        self._strike = strike
+        self._kill = kill
         probes = [lambda n=n: self._send(n) for n in range(len(self.ports))]
         enrol = [lambda n=n: self._enrol(n) for n in range(len(self.ports))]
         warm = probes if self.generation else []
         self._steps += [*warm, self._delete, self._create, *enrol, *probes, self._publish]
 
     def work(self, ending: threading.Event | None = None) -> None:
-        """Go on until nothing is left to do, or until it shall end."""
+        """Run the steps until none is left, or until `ending` is set."""
         while self._steps and not self.violations and not (ending is not None and ending.is_set()):
             if self._steps[0]():
                 self._steps.pop(0)
@@ -91,30 +91,30 @@ class Remaker:
                 self._at = (self._at + 1) % len(self.ports)
 
     def is_done(self) -> bool:
-        """In a quiet: one step more without blows; whether nothing is left to do."""
-        self._strike = None
+        """During the recovery: run one more step without faults; whether none is left."""
+        self._kill = None
         if self._steps and self._steps[0]():
             self._steps.pop(0)
         return not self._steps
 
-    # -- steps: each says whether it is done
+    # -- steps: each returns whether it is done
 
     def _delete(self) -> bool:
-        strike, self._strike = self._strike, None
-        if strike is not None:
-            strike()
+        kill, self._kill = self._kill, None
+        if kill is not None:
+            kill()
         status, code, _ = self._call("DELETE", "")
         if status not in (204, 404):
             return self._again(status, code, "DELETE")
         self.generation += 1
-        self.sums, self._senders, self.truth = np.zeros(n_packed()), [], None
+        self.sums, self._senders, self.record = np.zeros(n_packed()), [], None
         self.counts["deleted"] += 1
         return True
 
     def _create(self) -> bool:
         body = {"name": REMADE, "dim": DIM, "lam": LAM, "alpha": 1e-4, "beta": 0.5, "reward_bound": self.bound}
         status, code, _ = self._call("POST", None, body)
-        if status not in (201, 409):  # 409: an earlier try, whose answer was lost
+        if status not in (201, 409):  # 409: created by an earlier attempt whose reply was lost
             return self._again(status, code, "POST model")
         self.counts["created"] += 1
         return True
@@ -127,7 +127,7 @@ class Remaker:
         return True
 
     def _send(self, n: int) -> bool:
-        """A reward that only wide generations take, to replica n."""
+        """Send a reward that only wide generations accept to replica n."""
         sender = self._senders[n]
         body, numbers = sender.body()
         headers = {"Content-Type": CONTENT_TYPE, "Authorization": f"Bearer {sender.token}"}
@@ -147,18 +147,18 @@ class Remaker:
         return self._again(status, code, "upload")
 
     def _publish(self) -> bool:
-        """Tell the tenant."""
+        """Publish the new model to its agent."""
         token = self._new_agent(TENANT)
         if token is None:
             return False
-        self.truth = Truth(self.folder / f"{TENANT}-{self.generation}.truth")
+        self.record = AgentRecord(self.folder / f"{TENANT}-{self.generation}.record")
         draft = self.folder / f"{REMADE}.draft"
         draft.write_text(json.dumps({"generation": self.generation, "token": token}))
         draft.rename(self.folder / f"{REMADE}.json")
         return True
 
     def _new_agent(self, prefix: str) -> str | None:
-        """The token of a new agent; a name whose answer was lost is not used again."""
+        """The token of a new agent; a name whose reply was lost is not used again."""
         self._n_names += 1
         self._name = f"{prefix}-{self._n_names}"
         status, code, found = self._call("POST", "/agents", {"name": self._name})
@@ -169,7 +169,7 @@ class Remaker:
         return token
 
     def _again(self, status: int, code: str, words: str) -> bool:
-        """Servers that are away or overloaded are asked again; nothing else is expected."""
+        """Unavailable or overloaded servers are retried; other statuses are violations."""
         if status not in (0, 200, 422, 503):
             self.violations.append(f"{REMADE} {self.generation}: {words} was answered {status} {code}")
         return False
@@ -178,9 +178,9 @@ class Remaker:
 
     def check(self, report: dict[str, Any]) -> Iterator[str]:
         """Every replica has the model of this generation, with all that its agents sent and nothing else."""
-        assert self.truth is not None
+        assert self.record is not None
         prior = np.concatenate([(LAM * np.eye(DIM))[np.triu_indices(DIM)], np.zeros(DIM + 3)])
-        total = prior + self.sums + self.truth.update().seen(report["rounds"])
+        total = prior + self.sums + self.record.update().seen(report["rounds"])
         headers = {"Authorization": f"Bearer {self._admin_token}"}
         for port in self.ports:
             _, _, model = self._request("GET", port, f"/v1/models/{REMADE}", headers)
@@ -190,9 +190,9 @@ class Remaker:
             found = numbers_of(decode_reply(answer.data))
             if not np.array_equal(found, total):
                 yield f"generation {self.generation} of {REMADE} holds {found.tolist()} instead of {total.tolist()}"
-        yield from (f"{TENANT}: {words}" for words in self.truth.violations)
+        yield from (f"{TENANT}: {words}" for words in self.record.violations)
 
-    # -- asking
+    # -- requests
 
     def _call(self, method: str, path: str | None, body: Any = None) -> tuple[int, str, Any]:
         """As administrator; `path` is below the model, None for the list of models."""
@@ -203,7 +203,7 @@ class Remaker:
     def _request(
         self, method: str, port: int, path: str, headers: dict[str, str], **options: Any
     ) -> tuple[int, str, Any]:
-        """Status, the error's name and the JSON of an answer; 0 if there is none."""
+        """Status, error code and JSON of a reply; status 0 if there is none."""
         given = {name: value for name, value in options.items() if value is not None}
         url = f"http://127.0.0.1:{port}{path}"
         try:

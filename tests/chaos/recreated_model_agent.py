@@ -1,6 +1,6 @@
-"""An agent of the model that is deleted and created again: it goes on with the old one until it is told of the new.
+"""An agent of the model that is deleted and created again: it uses the old one until the new one is published.
 
-python -m tests.chaos.tenant URL "" NAME FOLDER STATE_DIR PACE_S MAX_PENDING
+python -m tests.chaos.recreated_model_agent URL "" NAME FOLDER STATE_DIR PACE_S MAX_PENDING
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 
 import fedbandit as fb
 from fedbandit.errors import Refused
-from tests.chaos.agent import Torment, torment
+from tests.chaos.agent import AgentProgram, run_agent
 from tests.chaos.schedule import TENANT
 
-REMADE = "remade"  # the model, and the file that tells of it
+REMADE = "remade"  # the model, and the file that describes it
 
 
-class Tenant(Torment):
-    """Books begin anew with each generation of the model."""
+class RecreatedModelAgent(AgentProgram):
+    """Starts new records with each generation of the model."""
 
     model = REMADE
     generation = 0
 
-    def live(self) -> None:
+    def connection(self) -> None:
         self.command()
         found = self.newest()
         if not found:
@@ -34,17 +34,17 @@ class Tenant(Torment):
         if found["generation"] != self.generation:
             self.move(found)
         try:
-            super().live()
-        except Refused as error:  # its model was deleted before it came back
-            self.truth.write(event=f"refused_{error.code}")
+            super().connection()
+        except Refused as error:  # its model was deleted before it reconnected
+            self.record.write(event=f"refused_{error.code}")
             time.sleep(0.2)
 
     def move(self, found: dict[str, Any]) -> None:
-        """On to the new model, with a token and a directory of its own."""
+        """Switch to the new model, with another token and directory."""
         root = self.state_dir.parent
         shutil.rmtree(root / f"{TENANT}-{self.generation}", ignore_errors=True)
         self.generation, self.token = found["generation"], found["token"]
-        self.keep_books(f"{TENANT}-{self.generation}", root / f"{TENANT}-{self.generation}")
+        self.open_records(f"{TENANT}-{self.generation}", root / f"{TENANT}-{self.generation}")
 
     def newest(self) -> dict[str, Any]:
         """What was last published about the model."""
@@ -64,20 +64,20 @@ class Tenant(Torment):
         try:
             super().flush(agent)
         except Refused as error:
-            self.truth.write(event=f"refused_{error.code}")
+            self.record.write(event=f"refused_{error.code}")
 
     def refresh(self, agent: fb.LiveAgent) -> None:
         try:
             super().refresh(agent)
         except Refused as error:
-            self.truth.write(event=f"refused_{error.code}")
+            self.record.write(event=f"refused_{error.code}")
 
     def checkpoint(self, agent: fb.LiveAgent, number: int) -> None:
         try:
             super().checkpoint(agent, number)
         except Refused as error:
-            self.truth.write(event=f"checkpoint_refused_{error.code}")
+            self.record.write(event=f"checkpoint_refused_{error.code}")
 
 
 if __name__ == "__main__":
-    torment(Tenant, *sys.argv[1:])
+    run_agent(RecreatedModelAgent, *sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Who stands in between sees every message: no version may have two states, no upload two forms."""
+"""Checks every message that passes the proxy: no version may have two states, no upload two contents."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from fedbandit.algorithms.messages import digest_of
 from fedbandit.errors import FormatError
 from fedbandit.wire.codec import decode_reply, decode_request, numbers_of
-from tests.chaos.truth import MODEL, n_packed
+from tests.chaos.agent_record import MODEL, n_packed
 
 NAMELESS = "without a name"
 
 
-class Witness:
-    """Books of what travelled. `uploads` maps (agent, sequence) to a digest; `sums` adds each upload once."""
+class TrafficMonitor:
+    """Records messages. `uploads` maps (agent, sequence) to a digest; `sums` adds each upload once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,7 +29,7 @@ class Witness:
         self.violations: list[str] = []
 
     def request(self, path: str, body: bytes) -> None:
-        """An agent sends something."""
+        """Record a request of an agent."""
         if _is_foreign(path):
             return
         if not path.endswith("/sync"):
@@ -50,7 +50,7 @@ class Witness:
                 self.violations.append(f"upload {key} was sent with other contents")
 
     def reply(self, path: str, request: bytes, status: int, body: bytes) -> None:
-        """A server answers, whether or not anybody will hear it."""
+        """Record a server's reply, whether or not it is delivered."""
         if _is_foreign(path):
             self._foreign(path, status, body)
             return
@@ -80,7 +80,7 @@ class Witness:
         return reply
 
     def _foreign(self, path: str, status: int, body: bytes) -> None:
-        """An answer about a model that comes and goes: its agents are refused, and must be told why."""
+        """A reply about the recreated model: rejections are expected, and must be named."""
         with self._lock:
             self.counts[f"remade_status_{status}"] += 1
             code = _code_of(body) if status not in (200, 304) else ""
@@ -102,6 +102,6 @@ def _code_of(body: bytes) -> str:
 
 
 def _is_foreign(path: str) -> bool:
-    """Whether a path belongs to another model than the one whose books are kept here."""
+    """Whether a path belongs to another model than the monitored one."""
     _, has_model, rest = path.partition("/models/")
     return bool(has_model) and rest.partition("/")[0] != MODEL

@@ -1,6 +1,6 @@
-/* A process dies right after the k-th call that changes what is on disk.
+/* Ends a process right after the k-th call that changes the disk.
 
-   FIRE_STRIKE names a file of two 64-bit numbers, mapped here: how many calls are left until then (0: no matter how
+   CHAOS_KILL names a file of two 64-bit numbers, mapped here: how many calls are left until then (0: no matter how
    many), and the signal that ends the process. Loaded before libc by LD_PRELOAD, it sees Python's calls and SQLite's. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,7 +18,7 @@ static volatile int64_t *control;
 
 __attribute__((constructor)) static void begin(void)
 {
-    const char *path = getenv("FIRE_STRIKE");
+    const char *path = getenv("CHAOS_KILL");
     int file = path == NULL ? -1 : open(path, O_RDWR | O_CLOEXEC);
     if (file < 0)
         return;

@@ -1,4 +1,4 @@
-"""The books: what was observed, which uploads hold it, and what the server must hold. All whole: sums are exact."""
+"""What was observed, which uploads hold it, and what the server must hold. All integers: sums are exact."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ZEROS = np.zeros(LENGTH)
 
 
 class Failure(AssertionError):
-    """Something is lost, doubled, changed or stuck, or an error has no name."""
+    """An observation is lost, counted twice or changed, progress stops, or an error has no name."""
 
 
 def require(condition: bool, message: str) -> None:
-    """A `Failure` unless the condition holds."""
+    """Raise `Failure` unless the condition holds."""
     if not condition:
         raise Failure(message)
 
@@ -32,16 +32,16 @@ def numbers_of(stats: SufficientStats) -> np.ndarray:
 
 
 @dataclass
-class Books:
+class Accounting:
     """Observations have numbers (ids); an upload is a tuple of them."""
 
     values: list[np.ndarray] = field(default_factory=list)  # by id: what it adds to a model
     weights: list[int] = field(default_factory=list)  # by id: rows
-    excused: set[int] = field(default_factory=set)  # may be nowhere: forgotten, given up, lost with a disk or a backup
-    void: set[int] = field(default_factory=set)  # of these, not booked in the end, or lost with a disk: not counted
-    uploads: dict[Key, tuple[int, ...]] = field(default_factory=dict)  # all that ever travelled
+    excused: set[int] = field(default_factory=set)  # may be missing: forgotten, expired, lost with a disk or a backup
+    void: set[int] = field(default_factory=set)  # of these, not recorded in the end, or lost with a disk: not counted
+    uploads: dict[Key, tuple[int, ...]] = field(default_factory=dict)  # all that were ever sent
     merged: set[Key] = field(default_factory=set)
-    versions: set[tuple[int, bytes]] = field(default_factory=set)  # states that a server gave out
+    versions: set[tuple[int, bytes]] = field(default_factory=set)  # states that a server served
     forgotten: set[str] = field(default_factory=set)  # incarnations
 
     def add(self, rows: np.ndarray, rewards: np.ndarray) -> int:
@@ -51,12 +51,12 @@ class Books:
         return len(self.values) - 1
 
     def cancel(self, number: int) -> None:
-        """This observation does not count."""
+        """Exclude this observation."""
         self.void.add(number)
         self.excused.add(number)
 
     def sum_of(self, ids: Iterable[int]) -> np.ndarray:
-        """What these observations add up to."""
+        """The sum of these observations."""
         return sum((self.values[number] for number in ids), ZEROS)
 
     def first(self, line: list[int], n_obs: int) -> int:
@@ -69,11 +69,11 @@ class Books:
         return n
 
     def merged_ids(self) -> list[int]:
-        """Every observation in the server, as often as it is there."""
+        """Every observation in the server, with multiplicity."""
         return [number for key in self.merged for number in self.uploads[key]]
 
     def note(self, line: list[int], request: codec.SyncRequest, *, sent: set[Key], may_differ: bool) -> list[int]:
-        """An upload travels; the rest of the line of its agent, which it was made of if it is new to that agent."""
+        """Record an upload that is sent; the remaining unsent observations of its agent."""
         key = (request.agent, request.incarnation, request.sequence, request.digest)
         if key in sent:
             return line
@@ -82,7 +82,7 @@ class Books:
         if key in self.uploads:
             return self._same_again(line, key, numbers)
         changed = any(key[:3] == other[:3] for other in self.uploads)
-        require(may_differ or not changed, f"upload {key[:3]} has changed since it first travelled")
+        require(may_differ or not changed, f"upload {key[:3]} has changed since it was first sent")
         n = self.first(line, int(numbers[-3]))
         ids = tuple(line[:n])
         require(np.array_equal(self.sum_of(ids), numbers), f"upload {key[:3]} is not what its agent observed: {ids}")
@@ -96,7 +96,7 @@ class Books:
             return rest
         n = self.first(line, int(numbers[-3])) if sum(self.weights[i] for i in line) >= numbers[-3] else 0
         if n and np.array_equal(self.sum_of(line[:n]), numbers):
-            self.excused |= set(line[:n])  # nobody can tell them from a retry
+            self.excused |= set(line[:n])  # they cannot be distinguished from a retry
             return line[n:]
         return line
 

@@ -111,9 +111,12 @@ def test_clocks_that_differ_are_told() -> None:
     assert doctor_checks._clock(None, now).state == "skipped"
 
 
-def test_an_address_in_the_clear_is_told() -> None:
-    assert doctor_checks._encrypted("http://bandit.example").state == "warning"
-    assert {doctor_checks._encrypted(url).state for url in ("https://bandit.example", "http://127.0.0.1:1")} == {"ok"}
+def test_an_unencrypted_address_is_reported() -> None:
+    def state_of(url: str) -> str:
+        return doctor_checks._encrypted(url, exposes_token=doctor_checks.ServerProbe(url, "", None).exposes_token).state
+
+    assert state_of("http://bandit.example") == "warning"
+    assert {state_of(url) for url in ("https://bandit.example", "http://127.0.0.1:1")} == {"ok"}
 
 
 def test_a_state_directory_is_read_and_left_as_it_is(server: LiveServer, tmp_path: Path) -> None:

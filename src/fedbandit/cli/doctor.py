@@ -49,13 +49,13 @@ def doctor(
 def _about_server(url: str, token: str, model: str | None, ca_cert: str | None) -> list[Finding]:
     if not url:
         return [Finding("server", "reachable", "skipped", "give --url or set FEDBANDIT_URL to check one")]
-    line = doctor_checks.Line(url, token, ca_cert)
-    found = list(doctor_checks.server(line))
+    probe = doctor_checks.ServerProbe(url, token, ca_cert)
+    found = list(doctor_checks.server(probe))
     if found[0].state == "failed":
         return found
     if not token:
         return [*found, Finding("token", "known", "skipped", "give --token or set FEDBANDIT_TOKEN to check one")]
-    return [*found, *doctor_checks.token(line, model)]
+    return [*found, *doctor_checks.token(probe, model)]
 
 
 def _print(findings: list[Finding], *, healthy: bool) -> None:

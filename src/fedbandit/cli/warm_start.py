@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbandit.algorithms.messages import Upload
-from fedbandit.cli.admin_client import AdminClient
 from fedbandit.core.features import arm_columns
 from fedbandit.errors import DimensionMismatch, FedbanditError
+from fedbandit.http_client import AdminClient
 from fedbandit.wire import codec
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def create_with_history(caller: AdminClient, settings: dict[str, Any], upload: U
     name = settings["name"]
     try:
         token = caller.call("POST", "models", name, "agents", body={"name": upload.agent_id})["token"]
-        caller.send_upload(name, token, codec.encode(codec.request_of(upload)))
+        caller.send_upload(name, token, codec.encode(codec.request_of(upload)), codec.CONTENT_TYPE)
         caller.call("POST", "models", name, "agents", upload.agent_id, "revoke")  # it has said all that it has to say
     except FedbanditError:
         caller.call("DELETE", "models", name)

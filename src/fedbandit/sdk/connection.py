@@ -76,7 +76,7 @@ def connect(
         for name, path in (("ca", ca), ("cert", cert), ("key", key))
     }
     transport = HttpTransport(url, model=model, token=token, **paths)
-    if transport.is_in_the_clear:
+    if transport.exposes_token:
         logger.warning("the token for %s travels unencrypted; use https", transport.address)
     return open_agent(
         transport,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from random import Random
 
 FIRST_S = 0.25
@@ -39,22 +36,3 @@ class Backoff:
     def reset(self) -> None:
         """The server answered: begin anew."""
         self.n_failures = 0
-
-
-def parse_retry_after(header: str | None, now: datetime) -> float | None:
-    """Seconds in a `Retry-After` header, which holds a number or a date; None when there is nothing to read.
-
-    >>> parse_retry_after("2", datetime.now(UTC))
-    2.0
-    """
-    if not header:
-        return None
-    try:
-        seconds = float(header)
-    except ValueError:
-        try:
-            when = parsedate_to_datetime(header)
-            seconds = ((when if when.tzinfo else when.replace(tzinfo=UTC)) - now).total_seconds()
-        except (ValueError, TypeError, OverflowError, IndexError):  # a year beyond 9999, a zone beyond a day
-            return None
-    return max(seconds, 0.0) if math.isfinite(seconds) else None

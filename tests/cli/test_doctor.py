@@ -52,7 +52,7 @@ def test_what_is_missing_or_too_old_is_named_with_the_command_that_mends_it() ->
     found = doctor_checks._installed("server", "a server", doctor_checks._of_extra(wanted, "server"))
     assert found.state == "missing"
     assert "no-such-package-here is not installed" in found.words and "is older than 999" in found.words
-    assert found.advice == "pip install 'fedbandit[server]'"
+    assert found.advice == "install fedbandit[server] (in a checkout: pip install '.[server]')"
     assert doctor_checks._installed("base", "agents", {"no-such-package-here": "1"}).state == "failed"
 
 

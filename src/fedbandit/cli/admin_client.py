@@ -6,7 +6,10 @@ import json
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-import typer
+try:
+    import typer
+except ImportError:  # the base install
+    from fedbandit.cli import plain as typer  # type: ignore[no-redef]
 
 from fedbandit.http_client import AdminClient
 

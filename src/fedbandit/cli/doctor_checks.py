@@ -21,7 +21,7 @@ from fedbandit.sdk.journal.observation_log import read_log
 from fedbandit.sdk.journal.pending_ring import boot_id
 
 EXTRAS = {  # what people install, and what for
-    "cli": "the commands",
+    "cli": "all commands",
     "server": "a server with its dashboard",
     "postgres": "a server on PostgreSQL",
     "lab": "studies, advice, the compiled simulator",
@@ -55,7 +55,7 @@ class Finding:
 def packages() -> Iterator[Finding]:
     """One finding for the base install and one for each extra."""
     wanted = metadata.requires("fedbandit") or []
-    yield _installed("base", "agents, fb.connect", _of_extra(wanted, ""))
+    yield _installed("base", "agents, fb.connect, the commands agent and doctor", _of_extra(wanted, ""))
     for extra, purpose in EXTRAS.items():
         yield _installed(extra, purpose, _of_extra(wanted, extra))
 
@@ -82,8 +82,9 @@ def _installed(extra: str, purpose: str, wanted: dict[str, str]) -> Finding:
     if not problems:
         return Finding("packages", extra, "ok", purpose)
     state = "failed" if extra == "base" else "missing"
-    command = "pip install fedbandit" if extra == "base" else f"pip install 'fedbandit[{extra}]'"
-    return Finding("packages", extra, state, f"{purpose}: {', '.join(problems)}", command)
+    name, place = ("fedbandit", ".") if extra == "base" else (f"fedbandit[{extra}]", f".[{extra}]")
+    advice = f"install {name} (in a checkout: pip install '{place}')"
+    return Finding("packages", extra, state, f"{purpose}: {', '.join(problems)}", advice)
 
 
 def _problem_of(name: str, least: str) -> str:

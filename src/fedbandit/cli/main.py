@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import sys
-import warnings
-from typing import Annotated, Any
+from typing import Annotated
 
-from fedbandit.errors import FedbanditError, FedbanditWarning, MissingExtra
-
-try:
-    import typer
-except ImportError as error:  # pragma: no cover - the base install has no command line
-    raise MissingExtra("the command line needs typer and rich: pip install 'fedbandit[cli]'") from error
+import typer
 
 from fedbandit import __version__
 from fedbandit.cli.advise import advise
@@ -23,6 +15,7 @@ from fedbandit.cli.demo import demo
 from fedbandit.cli.doctor import doctor
 from fedbandit.cli.models import app as models
 from fedbandit.cli.plan import plan
+from fedbandit.cli.reporting import run_command
 from fedbandit.cli.serve import serve
 from fedbandit.cli.simulate import simulate
 from fedbandit.cli.study import study
@@ -67,36 +60,9 @@ app.add_typer(tokens, name="tokens", rich_help_panel="Run a fleet")
 app.command(rich_help_panel="Maintenance")(doctor)
 
 
-def _show_warning(show: Any) -> Any:
-    """`warnings.showwarning` that writes our own warnings as one sentence, without a line of our source."""
-
-    def shown(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, FedbanditWarning):
-            print(f"fedbandit: warning: {message}", file=sys.stderr)
-        else:
-            show(message, category, *where, **more)
-
-    return shown
-
-
 def main() -> None:
-    """Run the command line; our own errors end it with a sentence, not a traceback."""
-    warnings.showwarning = _show_warning(warnings.showwarning)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
-    try:
-        app()
-    except FedbanditError as error:
-        print(f"fedbandit: {error.code}: {error}", file=sys.stderr)
-        sys.exit(2)
-    except MemoryError as error:
-        print(f"fedbandit: out_of_memory: this needs more memory than there is: {error}", file=sys.stderr)
-        sys.exit(1)
-    except OSError as error:
-        if error.errno is None:
-            raise
-        print(f"fedbandit: system_error: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
-        sys.exit(1)
+    """Run the command line; our own errors end it with one line, not a traceback."""
+    run_command(app)
 
 
 if __name__ == "__main__":

@@ -345,9 +345,9 @@ class Torment:
 
     def note_model(self, agent: fb.LiveAgent) -> None:
         """Every model that decisions rest on is written down, to be found among those that the server had."""
-        core = agent._core
-        with core._lock:
-            version, stats = core.model_version, core.model.stats
+        durable = agent._durable
+        with durable._lock:
+            version, stats = durable.model_version, durable.model.stats
         if version != self.version:
             digest = hashlib.sha256(packed_bytes(stats)).digest()[:16].hex()
             self.truth.write(model=version, digest=digest)

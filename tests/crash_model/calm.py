@@ -34,7 +34,9 @@ def calm(world: World) -> None:
     rows = world.rows()
     for device in world.devices:
         world.do(device, lambda agent: agent.refresh())
-        require(rows is not None and packed_bytes(device.core.model.stats) == rows.state, "an agent has another model")
+        require(
+            rows is not None and packed_bytes(device.durable.model.stats) == rows.state, "an agent has another model"
+        )
     world.check()
 
 
@@ -47,11 +49,13 @@ def _settle(world: World, device: Device) -> None:
         if device.agent is None:
             world.enroll(device.name)
             continue
-        device.core.rule = replace(device.core.rule, min_upload=1)
+        device.durable.rule = replace(device.durable.rule, min_upload=1)
         problem = world.do(device, _send_all)
         if not isinstance(problem, BaseException):
-            core = device.core
-            require(core.in_flight is None and core.n_unsent == 0, f"{device.name} is stuck: {device.agent.status()}")
+            durable = device.durable
+            require(
+                durable.in_flight is None and durable.n_unsent == 0, f"{device.name} is stuck: {device.agent.status()}"
+            )
             return
         if _act(world, device, problem):
             return

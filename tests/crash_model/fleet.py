@@ -18,7 +18,7 @@ from fedbandit.algorithms.messages import packed_bytes
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.errors import FormatError, LiveError, NotReachable, Refused, StateMismatch
 from fedbandit.sdk import LiveAgent, connection, open_agent
-from fedbandit.sdk.retry import Backoff
+from fedbandit.sdk.sync_client import Backoff
 from fedbandit.sdk.transport import TransportReply
 from fedbandit.wire import codec
 from tests.crash_model.disk import LOG, WatchedFiles, cut_power, watching
@@ -251,10 +251,12 @@ class Fleet:
 
     def begin_anew(self, name: str) -> None:
         """What the operator of a forgotten agent does: another directory, without what the old one held."""
-        core = self.agents[name]._core
-        untravelled = zeros() if core.in_flight is None or self._key(core) in self.books.made else self._flight(core)
-        self.books.given_up[name] = self.books.given_up[name] + numbers(core.local) + untravelled
-        self.books.excused.add(core.incarnation)
+        durable = self.agents[name]._durable
+        untravelled = (
+            zeros() if durable.in_flight is None or self._key(durable) in self.books.made else self._flight(durable)
+        )
+        self.books.given_up[name] = self.books.given_up[name] + numbers(durable.local) + untravelled
+        self.books.excused.add(durable.incarnation)
         self.n_left[name] = -len(self.books.seen[name])
         shutil.rmtree(self.folder / f"synced-{name}", ignore_errors=True)
         self._let_go(name, self._new_place())
@@ -263,10 +265,10 @@ class Fleet:
 
     def rejoin_by(self, work: Any, name: str) -> None:
         """A new life begins: what the old one still holds, and the server lacks, goes along."""
-        core = self.agents[name]._core
-        life, n_answered, kept = core.incarnation, core.n_answered, set(self.held(name)) - self.books.merged
+        durable = self.agents[name]._durable
+        life, n_answered, kept = durable.incarnation, durable.n_answered, set(self.held(name)) - self.books.merged
         work()
-        if core.incarnation != life:
+        if durable.incarnation != life:
             # Asking may have made one more upload of the old life; it was refused, and went along as well.
             sent = {key for key in self.books.made if key[:2] == (name, life) and key[2] > n_answered}
             self.books.absorbed |= (kept & set(self.books.made)) | sent
@@ -275,7 +277,7 @@ class Fleet:
         agent = self.agents[name]
         agent._finalizer.detach()
         with suppress(OSError):  # a process that did not get as far as opening it
-            agent._core.journal.close()  # type: ignore[union-attr]
+            agent._durable.journal.close()  # type: ignore[union-attr]
         shutil.rmtree(self.places[name])
         self.places[name] = place
 
@@ -339,23 +341,23 @@ class Fleet:
         self.books.merged = set(self.saved)
         self.bodies.clear()
         for key in gone:
-            core = self.agents[key[0]]._core
-            if key[1] != core.incarnation or key[2] <= core.n_answered - self.n_kept:
+            durable = self.agents[key[0]]._durable
+            if key[1] != durable.incarnation or key[2] <= durable.n_answered - self.n_kept:
                 self.books.lost.add(key)
 
     # -- what must be true
 
     def held(self, name: str) -> list[Key]:
         """Uploads that the agent still has: in flight, or answered and kept."""
-        core = self.agents[name]._core
-        keys = [(name, core.incarnation, upload.sequence) for upload in core.kept_after(0)]
-        return keys if core.in_flight is None else [*keys, self._key(core)]
+        durable = self.agents[name]._durable
+        keys = [(name, durable.incarnation, upload.sequence) for upload in durable.kept_after(0)]
+        return keys if durable.in_flight is None else [*keys, self._key(durable)]
 
-    def _key(self, core: Any) -> Key:
-        return core.agent_id, core.incarnation, core.in_flight.sequence
+    def _key(self, durable: Any) -> Key:
+        return durable.agent_id, durable.incarnation, durable.in_flight.sequence
 
-    def _flight(self, core: Any) -> np.ndarray:
-        return numbers(core.in_flight.stats)
+    def _flight(self, durable: Any) -> np.ndarray:
+        return numbers(durable.in_flight.stats)
 
     def check(self) -> None:
         self.up()
@@ -371,14 +373,16 @@ class Fleet:
         assert all(version >= agent.model_version or self.saved is not None for agent in self.agents.values())
 
     def _check_agent(self, name: str) -> None:
-        books, core = self.books, self.agents[name]._core
+        books, durable = self.books, self.agents[name]._durable
         made = books.sum_of(key for key in books.made if key[0] == name and key not in books.absorbed)
-        if core.in_flight is not None and self._key(core) not in books.made:
-            made = made + self._flight(core)
+        if durable.in_flight is not None and self._key(durable) not in books.made:
+            made = made + self._flight(durable)
         everything = sum(books.seen[name], zeros())
-        assert np.array_equal(everything, made + numbers(core.local) + books.given_up[name]), "nothing lost or doubled"
-        if core.model_version > 0:
-            mine = (core.model_version, packed_bytes(core.model.stats))
+        assert np.array_equal(everything, made + numbers(durable.local) + books.given_up[name]), (
+            "nothing lost or doubled"
+        )
+        if durable.model_version > 0:
+            mine = (durable.model_version, packed_bytes(durable.model.stats))
             assert mine in books.versions, "a model that no server ever had"
 
     def settle(self) -> None:
@@ -387,8 +391,8 @@ class Fleet:
         for name in self.agents:
             self.wires[name].cut = False
             self._settle(name)
-            core = self.agents[name]._core
-            assert core.in_flight is None and core.n_unsent == 0, f"{name} is stuck: {self.agents[name].status()}"
+            durable = self.agents[name]._durable
+            assert durable.in_flight is None and durable.n_unsent == 0, f"{name} is stuck: {self.agents[name].status()}"
         self.check()
         rest = set(self.books.made) - self.books.merged - self.books.absorbed - self.books.lost
         assert all(key[1] in self.books.excused for key in rest), "something that existed did not come back"

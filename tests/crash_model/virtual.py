@@ -75,13 +75,13 @@ class VirtualEvent(threading.Event):
 class VirtualLink(SyncClient):
     """The link, by the clock of the history."""
 
-    def __init__(self, core: DurableAgent, transport: Any, **options: Any) -> None:
-        super().__init__(core, transport, clock=lambda: Session.clock.monotonic, **options)
+    def __init__(self, durable: DurableAgent, transport: Any, **options: Any) -> None:
+        super().__init__(durable, transport, clock=lambda: Session.clock.monotonic, **options)
         self.ending = VirtualEvent()
 
 
 class TracedCore(DurableAgent):
-    """The core, by the clock of the history; it remembers which uploads went along into a new incarnation."""
+    """The durable, by the clock of the history; it remembers which uploads went along into a new incarnation."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, now=lambda: Session.clock.wall, **options)

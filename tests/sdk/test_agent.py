@@ -358,8 +358,8 @@ def test_what_the_server_would_refuse_is_refused_here():
 def test_a_refused_row_leaves_its_decision_waiting():
     hub = make_hub()
     with make_live(hub) as agent:
-        settings = replace(agent._core.description.settings, reward_bound=1.0)
-        agent._core.description = ModelDescription(settings, "1")
+        settings = replace(agent._durable.description.settings, reward_bound=1.0)
+        agent._durable.description = ModelDescription(settings, "1")
         decision = agent.choose(X)
         with pytest.raises(InvalidInput):
             agent.observe(decision, 5.0)

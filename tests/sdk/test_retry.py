@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from fedbandit.http_client import parse_retry_after
-from fedbandit.sdk.retry import Backoff
+from fedbandit.sdk.sync_client import Backoff
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 

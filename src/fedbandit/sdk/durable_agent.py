@@ -1,16 +1,18 @@
-"""The library's agent with books under it: every decision and every observation is written down before it counts."""
+"""An agent with a journal: every decision and every observation is written down before it counts."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import math
+import sys
 import threading
 import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from types import CodeType, FrameType
 from typing import Any
 
 import msgspec
@@ -27,11 +29,18 @@ from fedbandit.core.features import arm_columns
 from fedbandit.core.growth import GrowthTracker
 from fedbandit.core.products import BLOCK
 from fedbandit.core.statistics import RunningStats, SufficientStats
-from fedbandit.errors import FormatError, JournalFailed, LiveError, UnnamedArms, UnusableModel
+from fedbandit.errors import (
+    FormatError,
+    InvalidInput,
+    JournalFailed,
+    LiveError,
+    UnnamedArms,
+    UnsupportedFormat,
+    UnusableModel,
+)
 from fedbandit.sdk.journal.journal import Batch, Journal, JournalPosition, KeptUpload, Observation, SavedState
 from fedbandit.sdk.journal.pending_ring import PendingDecision, pending_numbers
 from fedbandit.sdk.next_model import NextModel, require_usable
-from fedbandit.sdk.recoverable_step import RecoverableStep, require_interrupted
 from fedbandit.sdk.status import Counters
 from fedbandit.wire.settings import ModelDescription, ModelSettings
 
@@ -56,8 +65,33 @@ class AgentSnapshot:
     n_drops: int
 
 
+class RecoverableStep:
+    """An observation or a batch on its way into the journal and the buffer, and the state before it.
+
+    Signal handlers raise (`KeyboardInterrupt`, time limits) between any two instructions. `DurableAgent.finish`
+    compares the state before a step with the state now, and completes the step or discards it.
+    """
+
+    __slots__ = ("is_booked", "n_held", "n_obs", "n_rounds", "number", "position", "reward", "stats", "x")
+
+    def __init__(
+        self,
+        durable: DurableAgent,
+        n_obs: int,
+        number: int | None,
+        x: Vector,
+        reward: float,
+        stats: SufficientStats | None,
+    ) -> None:
+        self.n_obs, self.number, self.x, self.reward, self.stats = n_obs, number, x, reward, stats
+        self.n_rounds = durable.n_rounds
+        self.n_held = durable.n_unsent + durable.n_in_flight
+        self.is_booked = False  # the journal has it, or there is none
+        self.position = 0 if durable.journal is None else durable.journal.position
+
+
 class DurableAgent(FedLinUCBAgent):
-    """Algorithm 1's agent, journalled. `ended` is the error for whoever still uses it after the end."""
+    """Algorithm 1's agent, journalled. `ended` is the error of every call after the end."""
 
     def __init__(
         self,
@@ -94,7 +128,7 @@ class DurableAgent(FedLinUCBAgent):
         self._next: NextModel | None = None
 
     def check(self) -> None:
-        """An agent that has come to its end says so."""
+        """Raise the error of an agent that was closed or belongs to another process."""
         if self.ended is not None:
             raise type(self.ended)(str(self.ended))
 
@@ -127,13 +161,13 @@ class DurableAgent(FedLinUCBAgent):
             if self.ended is not None:
                 self.check()
             number = self._newest = next(self._decisions)
-            waiting = PendingDecision(number, index, version, self._now(), x)
+            pending = PendingDecision(number, index, version, self._now(), x)
             if self.journal is not None:
                 try:
-                    self.journal.note(waiting)
+                    self.journal.note(pending)
                 except JournalFailed as error:  # decisions go on; this one would not survive a kill
                     logger.error("agent %s: %s", self.agent_id, error)
-            self._pending[number] = waiting  # after the journal: whoever finds it here may book it at once
+            self._pending[number] = pending  # after the journal: whoever finds it here may book it at once
         if len(self._pending) > self.max_pending:
             self._drop_oldest()
         return Decision(f"{self._prefix}{number}", index, x, self.agent_id, version)
@@ -148,7 +182,7 @@ class DurableAgent(FedLinUCBAgent):
                 logger.error("agent %s: %s", self.agent_id, error)
 
     def drop(self, numbers: list[int]) -> None:
-        """Give up waiting for these decisions."""
+        """Drop these pending decisions."""
         with self._lock:
             self.finish()
             known = [number for number in numbers if number in self._pending]
@@ -158,29 +192,29 @@ class DurableAgent(FedLinUCBAgent):
                 self._pending.pop(number, None)
 
     def expire(self, decision: Decision) -> None:
-        """Give up waiting for the reward of a decision; a reward that comes later is an error."""
+        """Drop a pending decision; a reward that comes later is an error."""
         self.drop([self._number_of(decision)])
 
-    def waiting_decisions(self, older_than_s: float = 0.0) -> list[tuple[PendingDecision, Decision]]:
-        """Decisions that have waited this long for their reward, oldest first.
+    def pending_decisions(self, older_than_s: float = 0.0) -> list[tuple[PendingDecision, Decision]]:
+        """Pending decisions of at least this age, oldest first.
 
-        Where the clock went back, those made later than now have waited for no time, but they do wait.
+        Where the clock went back, those made later than now have age 0.
         """
         now = self._now()
-        waiting = list(self._pending.values())
-        return [(w, self._decision(w)) for w in waiting if max(now - w.made_at, 0.0) >= older_than_s]
+        pending = list(self._pending.values())
+        return [(w, self._decision(w)) for w in pending if max(now - w.made_at, 0.0) >= older_than_s]
 
     def find(self, decision_id: str) -> Decision | None:
-        """The waiting decision of this id."""
+        """The pending decision of this id."""
         prefix, _, number = decision_id.rpartition("-")
         if prefix + "-" != self._prefix or not number.isdecimal():
             return None
-        waiting = self._pending.get(int(number))
-        return None if waiting is None else self._decision(waiting)
+        pending = self._pending.get(int(number))
+        return None if pending is None else self._decision(pending)
 
-    def _decision(self, waiting: PendingDecision) -> Decision:
-        name = f"{self._prefix}{waiting.number}"
-        return Decision(name, waiting.choice, waiting.x, self.agent_id, waiting.model_version)
+    def _decision(self, pending: PendingDecision) -> Decision:
+        name = f"{self._prefix}{pending.number}"
+        return Decision(name, pending.choice, pending.x, self.agent_id, pending.model_version)
 
     # -- learning ----------------------------------------------------------------------------------------------
 
@@ -246,7 +280,7 @@ class DurableAgent(FedLinUCBAgent):
             self._new_incarnation = None
         step = self._step
         if step is not None:
-            require_interrupted(self, DurableAgent._run.__code__)
+            _require_interrupted(self, DurableAgent._run.__code__)
         self._complete_upload()
         if step is None:
             return
@@ -369,7 +403,7 @@ class DurableAgent(FedLinUCBAgent):
         self._answered = []
 
     def begin_incarnation(self, kept: Iterable[Upload]) -> None:
-        """A new incarnation, with all that the server does not have in its buffer; waiting decisions stay."""
+        """A new incarnation, with all that the server does not have in its buffer; pending decisions stay."""
         with self._lock:
             self.finish()
             taken = {upload.sequence: upload for upload in kept}
@@ -457,7 +491,7 @@ class DurableAgent(FedLinUCBAgent):
         )
 
     def _write(self, journal: Journal, found: AgentSnapshot, moment: JournalPosition) -> None:
-        blob = msgspec.msgpack.encode({**plain_values(found.state), "waiting": pending_numbers(found.marks)})
+        blob = msgspec.msgpack.encode({**plain_values(found.state), "pending": pending_numbers(found.marks)})
         description = msgspec.json.encode(found.description.to_dict())
         model = found.description.settings.name
         saved = SavedState(model, self.agent_id, found.incarnation, description, blob)
@@ -471,27 +505,30 @@ class DurableAgent(FedLinUCBAgent):
             self.journal.tidy()
 
     def resume(self, saved: SavedState) -> None:
-        """Come back to the snapshot, then live through the log again."""
+        """Restore the snapshot, then replay the log."""
         journal = self.journal
         if journal is None:
             return
         try:
             state = msgspec.msgpack.decode(saved.snapshot, type=dict[str, Any])
-            if state["format"] > FORMAT:
-                raise FormatError(f"{journal.directory} was written by a newer fedbandit; nothing was changed")
+            if state["format"] != FORMAT:
+                raise UnsupportedFormat(
+                    f"the snapshot in {journal.directory} has format {state['format']!r}, this fedbandit reads format "
+                    f"{FORMAT}; nothing was changed"
+                )
             restore_agent(self, {**state["agent"], "features": state["agent"]["features"] or self.rule.features})
             self.counters = Counters(**state["counters"])
             self.birth = str(state["birth"])
             self.earlier = [(str(incarnation), int(n)) for incarnation, n in state["earlier"]]
             self._prefix = f"{self.birth[:12]}-"
-            mark, known = int(state["mark"]), frozenset(state["waiting"])
+            mark, known = int(state["mark"]), frozenset(state["pending"])
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise FormatError(f"the snapshot in {journal.directory} is damaged: {error!r}") from None
         self.saved_sequence = self.sequence
         self._require_usable()
         self.open_books(mark=mark, known=known)
         for record in journal.records():
-            self._live_again(journal, record)
+            self._replay(journal, record)
 
     def _require_usable(self) -> None:
         """A saved model that cannot be decided on is left for the prior; what was observed stays."""
@@ -502,14 +539,14 @@ class DurableAgent(FedLinUCBAgent):
             self.begin_at_prior()
 
     def open_books(self, *, mark: int = 0, known: frozenset[int] = frozenset()) -> None:
-        """Read which decisions wait, and go on numbering after the last that was ever given out."""
+        """Read the pending decisions, and continue numbering after the last number that was ever used."""
         if self.journal is not None:
-            waiting, following = self.journal.open_decisions(self.dim, self.birth, mark=mark, known=known)
-            self._pending = {item.number: item for item in waiting}
+            pending, following = self.journal.open_decisions(self.dim, self.birth, mark=mark, known=known)
+            self._pending = {item.number: item for item in pending}
             first = max(following, next(self._decisions))
             self._decisions, self._newest = itertools.count(first), first - 1
 
-    def _live_again(self, journal: Journal, record: Observation | Batch) -> None:
+    def _replay(self, journal: Journal, record: Observation | Batch) -> None:
         if isinstance(record, Batch):
             stats = stats_from_bytes(record.packed, self.dim)
             self.n_rounds += stats.n_obs
@@ -522,3 +559,15 @@ class DurableAgent(FedLinUCBAgent):
             journal.settle(record.number)  # a kill may have come between the log and the ring
         self.n_rounds += 1
         self._absorb(record.x, record.reward)
+
+
+def _require_interrupted(durable: DurableAgent, running: CodeType) -> None:
+    """A step that still runs further up in this thread can neither be finished nor be joined by another one."""
+    frame: FrameType | None = sys._getframe(3)  # beyond this function, `finish` and its caller
+    while frame is not None:
+        if frame.f_code is running and frame.f_locals.get("self") is durable:
+            raise InvalidInput(
+                "expected no call from a signal handler or a finalizer that interrupts `observe` of the same agent; "
+                "note there what came, and call afterwards"
+            )
+        frame = frame.f_back

@@ -1,8 +1,8 @@
-"""The next model of an agent, built while decisions and observations go on with the one before.
+"""The next model of an agent, built while decisions and observations continue with the current one.
 
-Factorising Σ takes O(d³). It happens here, in the thread that talks to the server, without the agent's lock. What is
-observed meanwhile is kept as rows and added to the new model's growth tracker before the two change places, so the
-trigger counts exactly what the new model does not hold.
+Factorising Σ takes O(d³). It happens here, in the thread that exchanges with the server, without the agent's lock.
+What is observed meanwhile is kept as rows and added to the new model's growth tracker before the model is replaced, so
+the trigger counts exactly what the new model does not hold.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class NextModel:
     has_rest: bool  # whether the agent had data that the model does not hold
 
 
-def prepare(core: DurableAgent, download: Download) -> NextModel:
-    """Everything about a download that takes time; the caller holds `core.building` until it is adopted.
+def prepare(durable: DurableAgent, download: Download) -> NextModel:
+    """Everything about a download that takes time; the caller holds `durable.building` until it is adopted.
 
     `FormatError` if no server can have these statistics, `UnusableModel` if no decision can rest on them.
     """
     model = RidgeModel(download.stats)
-    require_usable(core.rule, model, download.version, core.settings.action_bound)
+    require_usable(durable.rule, model, download.version, durable.settings.action_bound)
     pause_point()
-    with core._lock:
-        rest = core.not_in_model(download.acknowledged)
-        core.rows_since = []
+    with durable._lock:
+        rest = durable.not_in_model(download.acknowledged)
+        durable.rows_since = []
     tracker = GrowthTracker(model.inverse, model.log_det)
     if rest:
         _restart(tracker, model, rest)
-    _catch_up(core, tracker)
+    _catch_up(durable, tracker)
     return NextModel(download, model, tracker, bool(rest))
 
 
@@ -83,33 +83,33 @@ def require_usable(rule: FedLinUCB, model: RidgeModel, version: int, action_boun
         )
 
 
-def renew_tracker(core: DurableAgent) -> None:
+def renew_tracker(durable: DurableAgent) -> None:
     """Count the growth anew from an exact factorisation, because rounding may have built up."""
-    with core.building:
-        with core._lock:
-            core.is_renewal_due = False
-            old, model = core._tracker, core.model
+    with durable.building:
+        with durable._lock:
+            durable.is_renewal_due = False
+            old, model = durable._tracker, durable.model
             if old is None:
                 return
-            rest = core.not_in_model(0)
-            core.rows_since = []
+            rest = durable.not_in_model(0)
+            durable.rows_since = []
         tracker = GrowthTracker(model.inverse, old.log_det_base)
         _restart(tracker, model, rest)
-        _catch_up(core, tracker)
-        with core._lock:
-            rows = core.take_rows()
-            if rows is not None and core._tracker is old:
-                core._tracker = core.caught_up(tracker, rows)
+        _catch_up(durable, tracker)
+        with durable._lock:
+            rows = durable.take_rows()
+            if rows is not None and durable._tracker is old:
+                durable._tracker = durable.caught_up(tracker, rows)
 
 
-def _catch_up(core: DurableAgent, tracker: GrowthTracker) -> None:
+def _catch_up(durable: DurableAgent, tracker: GrowthTracker) -> None:
     """Add what was observed since, until few rows are left."""
     for _ in range(MAX_TURNS):
-        with core._lock:
-            rows = core.rows_since
+        with durable._lock:
+            rows = durable.rows_since
             if rows is None or len(rows) <= FEW:
                 return
-            core.rows_since = []
+            durable.rows_since = []
         tracker.observe_rows(np.array(rows))  # without a pause: whoever observes meanwhile adds to the work
 
 

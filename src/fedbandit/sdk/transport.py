@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
 from fedbandit.errors import FormatError, InvalidParameter, NotReachable
@@ -24,6 +24,7 @@ class TransportReply:
     n_bytes: int
 
 
+@runtime_checkable
 class Transport(Protocol):
     """Carries the messages of one agent to one model on one server. Calls come one at a time, from any thread."""
 

@@ -7,8 +7,8 @@
 - watch: the dashboard's view of one model, and the insight of that model from the API.
 
 Live and watch use a real server with an SQLite store in this process, so both sides are counted. Each journey runs once
-before it is counted: imports, connections and first-time preparations are left out. Lambdas and comprehensions are
-not counted as functions.
+before it is counted, and only what five repetitions have in common counts: imports, connections, first-time
+preparations and periodic jobs of the server are left out. Lambdas and comprehensions are not counted as functions.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,6 +32,7 @@ import fedbandit as fb
 
 PACKAGE = str(Path(fb.__file__).parent)
 JOURNEYS = ("live", "simulate", "watch")
+N_REPETITIONS = 5
 SETTLE_S = 0.2  # after a reply was adopted: the background thread and the server write their snapshots and logs
 TIMEOUT_S = 60.0
 DIM = 5
@@ -50,15 +50,17 @@ class CallRecorder:
         threading.setprofile(self._note)
         sys.setprofile(self._note)
 
-    @contextmanager
-    def recording(self) -> Iterator[set[tuple[str, str]]]:
-        """Collect the calls made inside the block, as (file, function)."""
-        self.calls = set()
-        self._is_on = True
-        try:
-            yield self.calls
-        finally:
+    def common_calls(self, journey: Callable[[], None]) -> set[tuple[str, str]]:
+        """The calls, as (file, function), that each repetition of a journey makes after a first one."""
+        journey()
+        common: set[tuple[str, str]] = set()
+        for n in range(N_REPETITIONS):
+            self.calls = set()
+            self._is_on = True
+            journey()
             self._is_on = False
+            common = self.calls if n == 0 else common & self.calls
+        return common
 
     def _note(self, frame: FrameType, event: str, argument: Any) -> None:
         if self._is_on and event == "call":
@@ -80,20 +82,17 @@ class JourneyClient:
     def live(self) -> set[tuple[str, str]]:
         """One observation of a live agent with a journal, until the reply to its upload is adopted."""
         with fb.connect(self._url, model="news", token=self._token, state_dir=self._folder / "agent") as agent:
-            self._observe_and_wait(agent)
-            with self._recorder.recording() as calls:
-                self._observe_and_wait(agent)
-            return calls
+            return self._recorder.common_calls(lambda: self._observe_and_wait(agent))
 
     def watch(self) -> set[tuple[str, str]]:
         """The dashboard's view of a model, and its insight."""
-        self._get("/models/news")
-        self._get("/v1/models/news/insight")
-        time.sleep(1.0)  # the server keeps a view for a moment
-        with self._recorder.recording() as calls:
+
+        def visit() -> None:
+            time.sleep(1.0)  # the server keeps a view for a moment
             self._get("/models/news")
             self._get("/v1/models/news/insight")
-            return calls
+
+        return self._recorder.common_calls(visit)
 
     def _observe_and_wait(self, agent: fb.LiveAgent) -> None:
         version, until = agent.model_version, time.monotonic() + TIMEOUT_S
@@ -123,10 +122,7 @@ def simulate(recorder: CallRecorder) -> set[tuple[str, str]]:
         rule, world = fb.FedLinUCB(dim=DIM, alpha=1.0, beta=0.5, lam=1.0), fb.worlds.uniform(dim=DIM)
         fb.simulate(rule, world, n_agents=3, n_rounds=100, seed=0, engine="reference")
 
-    play()
-    with recorder.recording() as calls:
-        play()
-    return calls
+    return recorder.common_calls(play)
 
 
 def trace(names: list[str]) -> dict[str, set[tuple[str, str]]]:

@@ -190,7 +190,7 @@ def test_a_server_that_answers_without_merging_is_refused_rather_than_asked_for_
     hub = make_hub()
     way = Way(hub)
     with make_live(way) as agent:
-        way.sync = lambda body, *, timeout_s: way.inner.state("another life", None, timeout_s=1.0)
+        way.sync = lambda body, *, timeout_s: way.inner.state("another", None, timeout_s=1.0)
         agent.observe(X[0], 1.0)
         wait_until(lambda: agent.status().last_error is not None)
         assert "without having merged" in str(agent.status().last_error)

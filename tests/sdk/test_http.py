@@ -151,7 +151,7 @@ def test_a_flood_is_cut_off(stub):
     transport.describe(timeout_s=5.0)
     stub.script.append((200, {}, b"x" * (2 << 20)))
     with pytest.raises(NotReachable, match="more than"):
-        transport.state("life", None, timeout_s=5.0)
+        transport.state("first", None, timeout_s=5.0)
     transport.close()
 
 

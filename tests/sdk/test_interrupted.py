@@ -225,7 +225,7 @@ def test_a_handler_that_calls_instead_of_raising_is_told_so(tmp_path):
         assert agent.status().rounds == 1 and agent._durable.local.reward_sum == 1.0
 
 
-def test_an_upload_that_is_kept_already_and_still_in_flight_goes_into_a_new_life_once(tmp_path):
+def test_an_upload_that_is_kept_already_and_still_in_flight_goes_into_a_new_incarnation_once(tmp_path):
     """An exception between the two steps of taking an answer leaves it in both places."""
     with make_live(make_hub(alpha=float("inf")), state_dir=tmp_path / "state", sync="inline") as agent:
         for _ in range(3):

@@ -127,7 +127,7 @@ def test_the_growth_is_exact_after_many_swaps_with_threads_observing():
 def test_an_inline_agent_decides_as_the_librarys_agent_does_to_the_last_choice(dim):
     rng = np.random.default_rng(0)
     rule = fb.FedLinUCB(dim=dim, alpha=0.1, beta=0.5)
-    hub, server, twin = LocalServer(rule), rule.server(), rule.agent("a", incarnation="life")
+    hub, server, twin = LocalServer(rule), rule.server(), rule.agent("a", incarnation="first")
     with make_live(hub, sync="inline") as agent:
         for _ in range(300):
             X = rng.standard_normal((8, dim))
@@ -212,7 +212,7 @@ def test_growth_by_many_small_steps_leaves_the_callers_thread_in_peace(monkeypat
 def test_a_tracker_that_is_renewed_all_the_time_gives_the_same_uploads(dim):
     rng = np.random.default_rng(0)
     rule = fb.FedLinUCB(dim=dim, alpha=0.5, beta=0.5)
-    hub, server, twin = LocalServer(rule), rule.server(), rule.agent("a", incarnation="life")
+    hub, server, twin = LocalServer(rule), rule.server(), rule.agent("a", incarnation="first")
     with make_live(hub, sync="inline") as agent:
         for n in range(300):
             x, reward = rng.standard_normal(dim) / dim**0.5, float(rng.standard_normal())

@@ -126,6 +126,7 @@ class DurableAgent(FedLinUCBAgent):
         self.in_background = False  # whether a thread makes new trackers
         self.is_renewal_due = False
         self._next: NextModel | None = None
+        self._encoded_description: tuple[ModelDescription, bytes] | None = None  # as snapshots hold it
 
     def check(self) -> None:
         """Raise the error of an agent that was closed or belongs to another process."""
@@ -492,7 +493,9 @@ class DurableAgent(FedLinUCBAgent):
 
     def _write(self, journal: Journal, found: AgentSnapshot, moment: JournalPosition) -> None:
         blob = msgspec.msgpack.encode({**plain_values(found.state), "pending": pending_numbers(found.marks)})
-        description = msgspec.json.encode(found.description.to_dict())
+        if self._encoded_description is None or self._encoded_description[0] is not found.description:
+            self._encoded_description = (found.description, msgspec.json.encode(found.description.to_dict()))
+        description = self._encoded_description[1]
         model = found.description.settings.name
         saved = SavedState(model, self.agent_id, found.incarnation, description, blob)
         kept = [KeptUpload(upload.sequence, upload.growth, packed_bytes(upload.stats)) for upload in found.answered]

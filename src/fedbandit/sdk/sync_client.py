@@ -133,7 +133,7 @@ class SyncClient:
                 answer = self.transport.state(self.durable.incarnation, tag, timeout_s=self._left_s(timeout_s))
                 self.durable.counters.refreshes += answer is not None or not if_corrected
                 if answer is not None:
-                    self._count(0, answer)
+                    self.durable.counters.bytes_received += answer.n_bytes
                     self._take(answer, answers=None)
                 send_again(self, timeout_s)  # also after a 304: the server may still lack what it lacked before
             self._succeeded()
@@ -176,8 +176,10 @@ class SyncClient:
         pause_point()
         answer = self.transport.sync(body, timeout_s=self._left_s(timeout_s))
         pause_point()
-        self._count(len(body), answer)
-        self.durable.counters.exchanges += 1
+        counters = self.durable.counters
+        counters.bytes_sent += len(body)
+        counters.bytes_received += answer.n_bytes
+        counters.exchanges += 1
         self._take(answer, answers=sequence)
 
     def begin_incarnation(self) -> None:
@@ -330,23 +332,19 @@ class SyncClient:
         durable.adopt_prepared(following)
 
     def _download(self, answer: TransportReply) -> Download:
-        download = self._usable(answer)
-        if download.agent_id != self.durable.agent_id or download.stats.dim != self.durable.dim:
-            raise Refused(
-                f"{self.transport.address} answered agent {download.agent_id!r} with {download.stats.dim} features; "
-                f"expected {self.durable.agent_id!r} and {self.durable.dim}",
-                reason=DimensionMismatch.code if download.stats.dim != self.durable.dim else InvalidInput.code,
-            )
-        return download
-
-    def _usable(self, answer: TransportReply) -> Download:
-        """The download, if one can decide on it: nothing of another one may be adopted, whoever sent it."""
+        """The download in a reply; nothing of one that cannot come from this model's server may be adopted."""
         try:
             download = download_of(answer.reply)
             pause_point()
             require_sound(answer.reply, self.durable.rule.lam)
         except FormatError as error:
             raise self._not_a_model(error) from None
+        if download.agent_id != self.durable.agent_id or download.stats.dim != self.durable.dim:
+            raise Refused(
+                f"{self.transport.address} answered agent {download.agent_id!r} with {download.stats.dim} features; "
+                f"expected {self.durable.agent_id!r} and {self.durable.dim}",
+                reason=DimensionMismatch.code if download.stats.dim != self.durable.dim else InvalidInput.code,
+            )
         return download
 
     def _not_a_model(self, error: FormatError) -> NotReachable:
@@ -365,10 +363,6 @@ class SyncClient:
             reason="settings_changed",
             status=409,
         )
-
-    def _count(self, n_sent: int, answer: TransportReply) -> None:
-        self.durable.counters.bytes_sent += n_sent
-        self.durable.counters.bytes_received += answer.n_bytes
 
     def _require_merged(self, sequence: int) -> None:
         upload = self.durable.in_flight

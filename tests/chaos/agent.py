@@ -346,8 +346,8 @@ class Torment:
     def note_model(self, agent: fb.LiveAgent) -> None:
         """Every model that decisions rest on is written down, to be found among those that the server had."""
         durable = agent._durable
-        with durable._lock:
-            version, stats = durable.model_version, durable.model.stats
+        with durable.agent._lock:
+            version, stats = durable.agent.model_version, durable.agent.model.stats
         if version != self.version:
             digest = hashlib.sha256(packed_bytes(stats)).digest()[:16].hex()
             self.truth.write(model=version, digest=digest)

@@ -35,7 +35,8 @@ def calm(world: World) -> None:
     for device in world.devices:
         world.do(device, lambda agent: agent.refresh())
         require(
-            rows is not None and packed_bytes(device.durable.model.stats) == rows.state, "an agent has another model"
+            rows is not None and packed_bytes(device.durable.agent.model.stats) == rows.state,
+            "an agent has another model",
         )
     world.check()
 
@@ -49,12 +50,13 @@ def _settle(world: World, device: Device) -> None:
         if device.agent is None:
             world.enroll(device.name)
             continue
-        device.durable.rule = replace(device.durable.rule, min_upload=1)
+        device.durable.agent.rule = replace(device.durable.agent.rule, min_upload=1)
         problem = world.do(device, _send_all)
         if not isinstance(problem, BaseException):
             durable = device.durable
             require(
-                durable.in_flight is None and durable.n_unsent == 0, f"{device.name} is stuck: {device.agent.status()}"
+                durable.agent.in_flight is None and durable.n_unsent == 0,
+                f"{device.name} is stuck: {device.agent.status()}",
             )
             return
         if _act(world, device, problem):

@@ -253,10 +253,12 @@ class Fleet:
         """What the operator of a forgotten agent does: another directory, without what the old one held."""
         durable = self.agents[name]._durable
         untravelled = (
-            zeros() if durable.in_flight is None or self._key(durable) in self.books.made else self._flight(durable)
+            zeros()
+            if durable.agent.in_flight is None or self._key(durable) in self.books.made
+            else self._flight(durable)
         )
-        self.books.given_up[name] = self.books.given_up[name] + numbers(durable.local) + untravelled
-        self.books.excused.add(durable.incarnation)
+        self.books.given_up[name] = self.books.given_up[name] + numbers(durable.agent.local) + untravelled
+        self.books.excused.add(durable.agent.incarnation)
         self.n_left[name] = -len(self.books.seen[name])
         shutil.rmtree(self.folder / f"synced-{name}", ignore_errors=True)
         self._let_go(name, self._new_place())
@@ -266,9 +268,9 @@ class Fleet:
     def rejoin_by(self, work: Any, name: str) -> None:
         """A new life begins: what the old one still holds, and the server lacks, goes along."""
         durable = self.agents[name]._durable
-        life, n_answered, kept = durable.incarnation, durable.n_answered, set(self.held(name)) - self.books.merged
+        life, n_answered, kept = durable.agent.incarnation, durable.n_answered, set(self.held(name)) - self.books.merged
         work()
-        if durable.incarnation != life:
+        if durable.agent.incarnation != life:
             # Asking may have made one more upload of the old life; it was refused, and went along as well.
             sent = {key for key in self.books.made if key[:2] == (name, life) and key[2] > n_answered}
             self.books.absorbed |= (kept & set(self.books.made)) | sent
@@ -342,7 +344,7 @@ class Fleet:
         self.bodies.clear()
         for key in gone:
             durable = self.agents[key[0]]._durable
-            if key[1] != durable.incarnation or key[2] <= durable.n_answered - self.n_kept:
+            if key[1] != durable.agent.incarnation or key[2] <= durable.n_answered - self.n_kept:
                 self.books.lost.add(key)
 
     # -- what must be true
@@ -350,14 +352,14 @@ class Fleet:
     def held(self, name: str) -> list[Key]:
         """Uploads that the agent still has: in flight, or answered and kept."""
         durable = self.agents[name]._durable
-        keys = [(name, durable.incarnation, upload.sequence) for upload in durable.kept_after(0)]
-        return keys if durable.in_flight is None else [*keys, self._key(durable)]
+        keys = [(name, durable.agent.incarnation, upload.sequence) for upload in durable.kept_after(0)]
+        return keys if durable.agent.in_flight is None else [*keys, self._key(durable)]
 
     def _key(self, durable: Any) -> Key:
-        return durable.agent_id, durable.incarnation, durable.in_flight.sequence
+        return durable.agent.agent_id, durable.agent.incarnation, durable.agent.in_flight.sequence
 
     def _flight(self, durable: Any) -> np.ndarray:
-        return numbers(durable.in_flight.stats)
+        return numbers(durable.agent.in_flight.stats)
 
     def check(self) -> None:
         self.up()
@@ -375,14 +377,14 @@ class Fleet:
     def _check_agent(self, name: str) -> None:
         books, durable = self.books, self.agents[name]._durable
         made = books.sum_of(key for key in books.made if key[0] == name and key not in books.absorbed)
-        if durable.in_flight is not None and self._key(durable) not in books.made:
+        if durable.agent.in_flight is not None and self._key(durable) not in books.made:
             made = made + self._flight(durable)
         everything = sum(books.seen[name], zeros())
-        assert np.array_equal(everything, made + numbers(durable.local) + books.given_up[name]), (
+        assert np.array_equal(everything, made + numbers(durable.agent.local) + books.given_up[name]), (
             "nothing lost or doubled"
         )
-        if durable.model_version > 0:
-            mine = (durable.model_version, packed_bytes(durable.model.stats))
+        if durable.agent.model_version > 0:
+            mine = (durable.agent.model_version, packed_bytes(durable.agent.model.stats))
             assert mine in books.versions, "a model that no server ever had"
 
     def settle(self) -> None:
@@ -392,7 +394,9 @@ class Fleet:
             self.wires[name].cut = False
             self._settle(name)
             durable = self.agents[name]._durable
-            assert durable.in_flight is None and durable.n_unsent == 0, f"{name} is stuck: {self.agents[name].status()}"
+            assert durable.agent.in_flight is None and durable.n_unsent == 0, (
+                f"{name} is stuck: {self.agents[name].status()}"
+            )
         self.check()
         rest = set(self.books.made) - self.books.merged - self.books.absorbed - self.books.lost
         assert all(key[1] in self.books.excused for key in rest), "something that existed did not come back"

@@ -173,9 +173,9 @@ class SendsUnderANewSequence(Fleet):
     def do(self, name, work, **trouble):
         whole = super().do(name, work, **trouble)
         durable = self.agents[name]._durable
-        if whole and durable.in_flight is not None:
-            durable._gather_batch(durable.in_flight.stats)
-            durable.in_flight = None
+        if whole and durable.agent.in_flight is not None:
+            durable._gather_batch(durable.agent.in_flight.stats)
+            durable.agent.in_flight = None
             durable.save()
         return whole
 

@@ -72,29 +72,29 @@ class VirtualEvent(threading.Event):
         return self.is_set()
 
 
-class VirtualLink(SyncClient):
-    """The link, by the clock of the history."""
+class VirtualClient(SyncClient):
+    """The sync client, by the clock of the history."""
 
     def __init__(self, durable: DurableAgent, transport: Any, **options: Any) -> None:
         super().__init__(durable, transport, clock=lambda: Session.clock.monotonic, **options)
         self.ending = VirtualEvent()
 
 
-class TracedCore(DurableAgent):
-    """The durable, by the clock of the history; it remembers which uploads went along into a new incarnation."""
+class TracedAgent(DurableAgent):
+    """The durable agent, by the clock of the history; it remembers which uploads went along into a new incarnation."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, now=lambda: Session.clock.wall, **options)
 
     def begin_incarnation(self, kept: Iterable[Upload]) -> None:
         uploads = list(kept)
-        sent = [] if self.in_flight is None else [self.in_flight]
-        keys = [(self.agent_id, self.incarnation, u.sequence, u.digest()) for u in (*uploads, *sent)]
+        sent = [] if self.agent.in_flight is None else [self.agent.in_flight]
+        keys = [(self.agent.agent_id, self.agent.incarnation, u.sequence, u.digest()) for u in (*uploads, *sent)]
         with patch.object(uuid, "uuid4", _Next(keys)):
             super().begin_incarnation(uploads)
 
 
-class SteppedPump(BackgroundSync):
+class SteppedSync(BackgroundSync):
     """The background thread without the thread: the history says when it works."""
 
     def start(self) -> None:
@@ -159,9 +159,9 @@ def virtual() -> Iterator[None]:
             (journal, "MAX_LOG_BYTES", MAX_LOG_BYTES),
             (journal, "MAX_WAL_BYTES", MAX_WAL_BYTES),
             (journal.Journal, "note", _noting),
-            (connection, "SyncClient", VirtualLink),
-            (connection, "DurableAgent", TracedCore),
-            (connection, "BackgroundSync", SteppedPump),
+            (connection, "SyncClient", VirtualClient),
+            (connection, "DurableAgent", TracedAgent),
+            (connection, "BackgroundSync", SteppedSync),
             (sqlite_store, "Worker", DirectWorker),
         ):
             stack.enter_context(patch.object(target, name, value))

@@ -250,12 +250,14 @@ class World:
         memory, durable = device.memory, device.durable
         if device.is_damaged and memory.n_rounds == 0 and not memory.waiting and not memory.settled:
             memory.incarnation = ""  # there was nothing to lose: it may begin anew by itself
-        if memory.incarnation and durable.incarnation != memory.incarnation:
-            self._carry(device, durable.incarnation)
-        memory.incarnation = durable.incarnation
+        if memory.incarnation and durable.agent.incarnation != memory.incarnation:
+            self._carry(device, durable.agent.incarnation)
+        memory.incarnation = durable.agent.incarnation
         if memory.settings not in ("", durable.settings_id):
             # What was answered belongs to another model: it is not kept for a restored server any more.
-            theirs = (ids for key, ids in self.books.uploads.items() if key[:2] == (device.name, durable.incarnation))
+            theirs = (
+                ids for key, ids in self.books.uploads.items() if key[:2] == (device.name, durable.agent.incarnation)
+            )
             self.books.excused.update(number for ids in theirs for number in ids)
         memory.settings = durable.settings_id
 
@@ -340,9 +342,9 @@ class World:
         if device.agent is None:
             return
         memory, weights = device.memory, self.books.weights
-        if device.durable.incarnation != memory.incarnation:
-            self._carry(device, device.durable.incarnation)
-        n_new, n_all = device.durable.n_rounds - before.n_rounds, sum(weights[number] for number in new)
+        if device.durable.agent.incarnation != memory.incarnation:
+            self._carry(device, device.durable.agent.incarnation)
+        n_new, n_all = device.durable.agent.n_rounds - before.n_rounds, sum(weights[number] for number in new)
         whole = not isinstance(ending, BaseException)
         what = f"{device.name} counts {n_new} new observations after a call with {n_all} that ended with {ending!r}"
         require(n_new == n_all if whole else 0 <= n_new <= n_all, what)
@@ -353,7 +355,7 @@ class World:
             require(number in memory.line, f"observation {number} has travelled, and its agent does not have it")
             memory.line.remove(number)
             self.books.cancel(number)
-        memory.n_rounds = device.durable.n_rounds
+        memory.n_rounds = device.durable.agent.n_rounds
 
     def begin_anew(self, device: Device) -> None:
         """Another directory, without what the old one held: what an operator does where nothing else is left."""
@@ -398,18 +400,23 @@ class World:
             ("link", device.agent._client._one),
         ):  # type: ignore[union-attr]
             require(not lock.locked(), f"{device.name}: the lock of the {name} is held, and nobody works")
-        require(not durable._lock._is_owned(), f"{device.name}: the lock of the agent is held, and nobody works")
-        gathered, held = numbers_of(durable.local), set(memory.line)
-        if durable.in_flight is not None:
+        require(not durable.agent._lock._is_owned(), f"{device.name}: the lock of the agent is held, and nobody works")
+        gathered, held = numbers_of(durable.agent.local), set(memory.line)
+        if durable.agent.in_flight is not None:
             if (
-                durable.sequence < durable.in_flight.sequence
+                durable.agent.sequence < durable.agent.in_flight.sequence
             ):  # an exception came as it was made: the next call completes it
                 gathered = ZEROS
-            key = (device.name, durable.incarnation, durable.in_flight.sequence, durable.in_flight.digest())
+            key = (
+                device.name,
+                durable.agent.incarnation,
+                durable.agent.in_flight.sequence,
+                durable.agent.in_flight.digest(),
+            )
             if key in memory.sent:
                 held |= set(books.uploads[key])
             else:
-                gathered = gathered + numbers_of(durable.in_flight.stats)
+                gathered = gathered + numbers_of(durable.agent.in_flight.stats)
         if not np.array_equal(gathered, books.sum_of(memory.line)):
             raise Failure(f"{device.name} does not hold what it observed: {gathered - books.sum_of(memory.line)}")
         kept: set[int] = set()
@@ -419,14 +426,16 @@ class World:
         for upload in uploads:
             if upload.sequence <= newest - device.options.n_kept:
                 continue
-            kept |= set(books.uploads.get((device.name, durable.incarnation, upload.sequence, upload.digest()), ()))
+            kept |= set(
+                books.uploads.get((device.name, durable.agent.incarnation, upload.sequence, upload.digest()), ())
+            )
         device.held, device.kept = held | kept, kept - held
         require(
-            durable.n_rounds == memory.n_rounds,
-            f"{device.name} counts {durable.n_rounds} rounds, not {memory.n_rounds}",
+            durable.agent.n_rounds == memory.n_rounds,
+            f"{device.name} counts {durable.agent.n_rounds} rounds, not {memory.n_rounds}",
         )
-        if durable.model_version > 0:
-            mine = (durable.model_version, packed_bytes(durable.model.stats))
+        if durable.agent.model_version > 0:
+            mine = (durable.agent.model_version, packed_bytes(durable.agent.model.stats))
             require(mine in books.versions, f"{device.name} decides on a model that no server ever had")
         self.check_decisions(device, decides=decides)
 

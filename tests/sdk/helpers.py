@@ -103,9 +103,9 @@ def whole_rows(n: int, dim: int = 3, seed: int = 0) -> np.ndarray:
 def everything_about(agent: LiveAgent) -> dict[str, Any]:
     """All that must survive a kill."""
     durable = agent._durable
-    state = agent_state(durable, pending=False)
+    state = agent_state(durable.agent, pending=False)
     state.pop("next_decision")  # saving skips a number on purpose
-    waiting = [(w.number, w.choice, w.model_version, w.made_at, w.x.tolist()) for w in durable._pending.values()]
+    waiting = [(w.number, w.choice, w.model_version, w.made_at, w.x.tolist()) for w in durable.agent._pending.values()]
     return {**state, "waiting": sorted(waiting)}
 
 

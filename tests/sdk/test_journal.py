@@ -341,7 +341,7 @@ def test_a_long_log_is_compacted_in_the_background(tmp_path):
             copy = as_if_killed(tmp_path / sync, tmp_path / f"{sync}-copy")
         with make_live(hub, state_dir=copy) as again:
             assert again.status().rounds == len(rows)
-            assert np.array_equal(again._durable.local.Sigma, rows.T @ rows)
+            assert np.array_equal(again._durable.agent.local.Sigma, rows.T @ rows)
 
 
 def test_a_journal_that_cannot_be_written_books_nothing(tmp_path):

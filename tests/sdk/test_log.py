@@ -100,7 +100,7 @@ def test_what_a_power_cut_leaves_of_the_log_is_a_beginning(tmp_path, lost):
     for n_more in range(3):
         with make_live(hub, state_dir=state) as agent:
             assert agent.status().rounds == n_left + n_more
-            assert agent._durable.local.reward_sum == 2.0**n_left - 1 + n_more
+            assert agent._durable.agent.local.reward_sum == 2.0**n_left - 1 + n_more
             agent.observe(X[0], 1.0)
             state = as_if_killed(state, tmp_path / f"more-{n_more}")
 
@@ -117,7 +117,7 @@ def test_a_snapshot_that_a_power_cut_took_back_counts_nothing_twice(tmp_path):
     (state / "observations").write_bytes(later)
     power_cut(state)
     with make_live(hub, state_dir=state) as agent:
-        assert agent.status().rounds == 3 and agent._durable.local.reward_sum == 7.0
+        assert agent.status().rounds == 3 and agent._durable.agent.local.reward_sum == 7.0
         agent.flush(5.0)
     assert hub.server.stats.n_obs == 3
 
@@ -137,11 +137,11 @@ def test_a_long_log_is_made_anew_without_what_the_snapshot_has(tmp_path, monkeyp
                 copy = as_if_killed(tmp_path / "state", tmp_path / f"copy-{n}")
                 with make_live(hub, state_dir=copy) as again:
                     assert again.status().rounds == n + 1
-                    assert np.array_equal(again._durable.local.Sigma, agent._durable.local.Sigma)
+                    assert np.array_equal(again._durable.agent.local.Sigma, agent._durable.agent.local.Sigma)
         log = tmp_path / "state" / "observations"
         assert log.stat().st_size < 5000 and log.stat().st_mode & 0o777 == 0o600
         assert not (tmp_path / "state" / "observations.new").exists()
-        assert np.array_equal(agent._durable.local.Sigma, rows.T @ rows)
+        assert np.array_equal(agent._durable.agent.local.Sigma, rows.T @ rows)
 
 
 @pytest.mark.parametrize("durability", ["fast", "strict"])
@@ -164,4 +164,4 @@ def test_threads_lose_nothing_while_the_log_is_made_anew_behind_them(tmp_path, m
         state = as_if_killed(tmp_path / "state", tmp_path / "copy")
     with make_live(hub, state_dir=state) as again:
         assert again.status().rounds == n_rows and again.status().pending == 0
-        assert np.array_equal(again._durable.local.Sigma, rows[:n_rows].T @ rows[:n_rows])
+        assert np.array_equal(again._durable.agent.local.Sigma, rows[:n_rows].T @ rows[:n_rows])

@@ -63,11 +63,11 @@ def test_decisions_and_observations_do_not_wait_for_a_model_that_is_being_built(
 def growth_of(agent):
     """log det(Σ_m + what the model does not hold) − log det Σ_m, from scratch."""
     durable = agent._durable
-    with durable._lock:
-        Sigma = durable.model.stats.Sigma
-        rest = np.zeros_like(Sigma) + durable.local.Sigma
-        if durable.in_flight is not None:
-            rest = rest + durable.in_flight.stats.Sigma
+    with durable.agent._lock:
+        Sigma = durable.agent.model.stats.Sigma
+        rest = np.zeros_like(Sigma) + durable.agent.local.Sigma
+        if durable.agent.in_flight is not None:
+            rest = rest + durable.agent.in_flight.stats.Sigma
         return np.linalg.slogdet(Sigma + rest)[1] - np.linalg.slogdet(Sigma)[1]
 
 
@@ -116,8 +116,8 @@ def test_the_growth_is_exact_after_many_swaps_with_threads_observing():
             thread.start()
         for thread in threads:
             thread.join()
-        with agent._durable.building, agent._durable._lock:
-            tracked = 0.0 if agent._durable._tracker is None else agent._durable._tracker.value
+        with agent._durable.building, agent._durable.agent._lock:
+            tracked = 0.0 if agent._durable.agent._tracker is None else agent._durable.agent._tracker.value
             assert tracked == pytest.approx(growth_of(agent), rel=1e-8, abs=1e-9)
         agent.flush(10.0)
         assert hub.server.stats.n_obs == 4500 and agent.status().exchanges > 5
@@ -152,10 +152,10 @@ def test_rounding_is_cleared_in_the_background_and_the_growth_stays_right():
         restarts = []
         for n in range(2600):
             agent.observe(rng.standard_normal(dim), 1.0)
-            if durable.is_renewal_due:  # the thread may be late: what matters is that it comes
-                steps = durable._tracker._steps
-                wait_until(lambda: not durable.is_renewal_due)
-                if durable._tracker._steps < steps:
+            if durable.agent.is_renewal_due:  # the thread may be late: what matters is that it comes
+                steps = durable.agent._tracker._steps
+                wait_until(lambda: not durable.agent.is_renewal_due)
+                if durable.agent._tracker._steps < steps:
                     restarts.append(n)
         assert restarts, "the tracker was never made anew"
         with durable.building:
@@ -171,7 +171,7 @@ def test_rounding_is_cleared_at_once_where_no_thread_comes_in_time():
         with durable.building:  # the thread cannot work
             for _ in range(5000):
                 agent.observe(rng.standard_normal(dim), 1.0)
-            assert durable._tracker._steps < 16 * 256
+            assert durable.agent._tracker._steps < 16 * 256
             assert agent.status().growth == pytest.approx(growth_of(agent), rel=1e-10)
 
 
@@ -182,9 +182,9 @@ def test_a_row_that_costs_many_digits_is_counted_exactly_at_once(dim):
         durable = agent._durable
         for _ in range(20):
             agent.observe(rng.standard_normal(dim), 1.0)
-        tracker = durable._tracker
+        tracker = durable.agent._tracker
         agent.observe(1e4 * rng.standard_normal(dim), 1.0)
-        assert durable._tracker is tracker and tracker._steps == 0
+        assert durable.agent._tracker is tracker and tracker._steps == 0
         assert agent.status().growth == pytest.approx(growth_of(agent), rel=1e-7)
 
 
@@ -224,7 +224,7 @@ def test_a_tracker_that_is_renewed_all_the_time_gives_the_same_uploads(dim):
                 next_model.renew_tracker(agent._durable)
             assert agent.status().sequence == twin.sequence
             assert agent.status().growth == pytest.approx(twin.growth, rel=1e-11)
-            np.testing.assert_array_equal(agent._durable.local.Sigma, twin.local.Sigma)
+            np.testing.assert_array_equal(agent._durable.agent.local.Sigma, twin.local.Sigma)
         assert twin.sequence > 3
         np.testing.assert_array_equal(hub.server.stats.Sigma, server.stats.Sigma)
 
@@ -240,7 +240,7 @@ def test_the_thread_never_sleeps_with_the_agents_lock(monkeypatch, dim):
     def sleep(seconds):
         if threading.current_thread().name == "fedbandit-a":
             n_points.append(seconds)
-            if any(durable._lock._is_owned() for durable in durables):
+            if any(durable.agent._lock._is_owned() for durable in durables):
                 with_lock.append(seconds)
         real(seconds)
 

@@ -165,7 +165,7 @@ def test_a_snapshot_does_not_replace_one_of_a_later_moment(tmp_path, monkeypatch
         agent.observe(X[2], 4.0)
         copy = as_if_killed(tmp_path / "state", tmp_path / "copy")
     with make_live(hub, state_dir=copy, sync="inline") as again:
-        assert again.status().rounds == 3 and again._durable.local.reward_sum == 7.0
+        assert again.status().rounds == 3 and again._durable.agent.local.reward_sum == 7.0
 
 
 def test_an_upload_made_after_a_snapshot_was_taken_is_saved_before_it_travels(tmp_path, monkeypatch):
@@ -175,7 +175,7 @@ def test_an_upload_made_after_a_snapshot_was_taken_is_saved_before_it_travels(tm
     with make_live(way, state_dir=tmp_path / "state", sync="inline") as agent:
         agent.observe(X[0], 1.0)
         with held_while_encoding(agent, monkeypatch) as held:
-            upload = agent._durable.upload_now()
+            upload = agent._durable.agent.upload_now()
             held.end()
         assert agent._durable.saved_sequence == 0 < upload.sequence
         way.faults.append("lost reply")
@@ -199,7 +199,7 @@ def test_a_new_incarnation_is_not_taken_for_saved_by_a_snapshot_of_the_one_befor
             durable.begin_incarnation([])
             monkeypatch.undo()
             held.end()
-        assert durable.sequence == durable.saved_sequence == 0
+        assert durable.agent.sequence == durable.saved_sequence == 0
         assert durable.kept_after(0) == []  # not those of the incarnation before, though the journal still has them
         durable.save()
         assert durable.journal.kept_after(0) == []

@@ -130,7 +130,7 @@ class Door:
         """What a live agent makes of a server's answer; its model stays usable whatever that is."""
         durable = DurableAgent(ModelDescription(SETTINGS, "0123456789abcdef"), AGENT)
         client = SyncClient(durable, _Speaking(body), backoff=Backoff(Random(0)), timeout_s=1.0)
-        durable.sequence = 3  # as the vectors' answers acknowledge it
+        durable.agent.sequence = 3  # as the vectors' answers acknowledge it
         try:
             client.refresh()
         except FedbanditError as error:
@@ -139,7 +139,10 @@ class Door:
             outcome = type(error).code  # of a Refused, not the reason that the server gave
         else:
             outcome = "adopted"
-        if not np.isfinite(durable.model.theta_hat).all() or not np.isfinite(durable.scores(np.eye(DIM)).upper).all():
+        if (
+            not np.isfinite(durable.agent.model.theta_hat).all()
+            or not np.isfinite(durable.scores(np.eye(DIM)).upper).all()
+        ):
             raise Hostile(f"an answer ({outcome}) left the agent unable to decide")
         return outcome
 

@@ -48,7 +48,7 @@ class LiveAgent:
         self._finalizer = weakref.finalize(self, _shut_down, durable, client, background, os.getpid(), EXIT_TIMEOUT_S)
         os.register_at_fork(after_in_child=_mark_forked(weakref.ref(durable)))
         if background is not None:
-            durable.in_background = True
+            durable.agent.defers_renewal = True
             background.start()
 
     # -- deciding and learning ---------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ class LiveAgent:
         """The action with the largest upper bound; with `k`, the k best, best first. See the library's agent."""
         if self._durable.ended is not None:
             self._durable.check()
-        return self._durable.choose(actions, k=k)
+        return self._durable.choose(actions, k)
 
     @overload
     def choose_many(self, decision_sets: Sequence[ArrayLike], *, k: None = None) -> list[Decision]: ...
@@ -72,7 +72,7 @@ class LiveAgent:
     ) -> list[Decision] | list[list[Decision]]:
         """What `choose` gives for each decision set, all by the same model."""
         self._durable.check()
-        return self._durable.choose_many(decision_sets, k=k)
+        return self._durable.choose_many(decision_sets, k)
 
     def observe(self, decision: Decision | ArrayLike, reward: float) -> None:
         """Book the reward of a decision, at most once, or of any row; with a `state_dir` it is journalled first."""
@@ -113,29 +113,29 @@ class LiveAgent:
 
     def _wake_if_due(self) -> None:
         """An exception from a signal handler can end a call that has made an upload."""
-        if self._background is not None and self._durable.in_flight is not None:
+        if self._background is not None and self._durable.agent.in_flight is not None:
             self._background.wake()
 
     def _after_learning(self, upload: Upload | None) -> None:
         durable = self._durable
         is_long = durable.journal is not None and durable.journal.is_long
         if self._background is not None:
-            if upload is not None or is_long or durable.is_renewal_due:
+            if upload is not None or is_long or durable.agent.is_renewal_due:
                 self._background.wake()
             return
         if is_long:
             try:
                 durable.compact()
             except JournalFailed as error:  # the observation is booked: whoever saw an error would book it again
-                logger.error("agent %s: %s", durable.agent_id, error)
+                logger.error("agent %s: %s", durable.agent.agent_id, error)
         if not self._client.halted and self._client.clock() >= self._client.next_attempt:
             self._exchange_inline()
 
     def _exchange_inline(self) -> None:
         try:
-            while self._durable.in_flight is not None:
+            while self._durable.agent.in_flight is not None:
                 self._client.exchange()
-            if self._durable.arrive() is not None:
+            if self._durable.agent.arrive() is not None:
                 self._client.refresh()
             elif self._client.check_in_s() == 0.0:
                 self._client.refresh(if_corrected=True)
@@ -153,7 +153,7 @@ class LiveAgent:
         self._durable.check()
         clock = self._client.clock
         deadline = None if timeout_s is None else clock() + timeout_s
-        target = self._durable.n_rounds
+        target = self._durable.agent.n_rounds
         pause_s = FIRST_PAUSE_S
         while self._durable.n_merged < target:
             left = None if deadline is None else deadline - clock()
@@ -234,22 +234,22 @@ class LiveAgent:
     @property
     def agent_id(self) -> str:
         """The name of this agent on the server."""
-        return self._durable.agent_id
+        return self._durable.agent.agent_id
 
     @property
     def features(self) -> tuple[str, ...] | None:
         """Names of the features in their order, if the model has them."""
-        return self._durable.features
+        return self._durable.agent.features
 
     @property
     def model(self) -> RidgeModel:
         """The model that decisions rest on now."""
-        return self._durable.model
+        return self._durable.agent.model
 
     @property
     def model_version(self) -> int:
         """Uploads that the server had merged when it gave this model."""
-        return self._durable.model_version
+        return self._durable.agent.model_version
 
     def status(self) -> Status:
         """The agent at this moment: for logs, health checks and tests."""
@@ -257,14 +257,14 @@ class LiveAgent:
         if isinstance(durable.ended, ForkedProcess):
             durable.check()  # some thread of the parent may hold the lock for ever
         now = client.clock()
-        with durable._lock:
+        with durable.agent._lock:
             return Status(
                 model=durable.settings.name,
-                agent_id=durable.agent_id,
+                agent_id=durable.agent.agent_id,
                 server=client.transport.address,
-                incarnation=durable.incarnation,
-                rounds=durable.n_rounds,
-                pending=durable.n_pending,
+                incarnation=durable.agent.incarnation,
+                rounds=durable.agent.n_rounds,
+                pending=durable.agent.n_pending,
                 unsent=durable.n_unsent,
                 in_flight=durable.n_in_flight,
                 exchanges=durable.counters.exchanges,
@@ -272,12 +272,12 @@ class LiveAgent:
                 retries=durable.counters.retries,
                 bytes_sent=durable.counters.bytes_sent,
                 bytes_received=durable.counters.bytes_received,
-                sequence=durable.sequence,
-                model_version=durable.model_version,
-                growth=durable.growth,
+                sequence=durable.agent.sequence,
+                model_version=durable.agent.model_version,
+                growth=durable.agent.growth,
                 threshold=durable.threshold,
-                alpha=durable.rule.alpha,
-                beta=durable.beta,
+                alpha=durable.agent.rule.alpha,
+                beta=durable.agent.beta,
                 reachable=client.reachable,
                 staleness_s=None if client.last_contact is None else now - client.last_contact,
                 next_attempt_s=max(client.next_attempt - now, 0.0) if client.last_error is not None else None,
@@ -290,7 +290,9 @@ class LiveAgent:
 
     def __repr__(self) -> str:
         durable = self._durable
-        return f"<LiveAgent {durable.agent_id!r} of {durable.settings.name!r} at {self._client.transport.address}>"
+        return (
+            f"<LiveAgent {durable.agent.agent_id!r} of {durable.settings.name!r} at {self._client.transport.address}>"
+        )
 
 
 def _shut_down(
@@ -306,12 +308,12 @@ def _shut_down(
     if durable.journal is None:
         _send_the_rest(durable, client, timeout_s - (client.clock() - begun))
     try:
-        with durable._lock:
+        with durable.agent._lock:
             try:
                 durable.save()
             finally:
                 with durable._issuing:
-                    durable.ended = Closed(f"agent {durable.agent_id!r} was closed; connect again to use it")
+                    durable.ended = Closed(f"agent {durable.agent.agent_id!r} was closed; connect again to use it")
                     if durable.journal is not None:
                         durable.journal.close()
     finally:
@@ -327,10 +329,12 @@ def _send_the_rest(durable: DurableAgent, client: SyncClient, timeout_s: float) 
                 if not client.exchange(everything=True, within_s=deadline - client.clock()):
                     break
     except LiveError as error:
-        logger.debug("agent %s: the last exchange failed: %s", durable.agent_id, error)
+        logger.debug("agent %s: the last exchange failed: %s", durable.agent.agent_id, error)
     lost = durable.n_unsent + durable.n_in_flight
     if lost:
-        logger.warning("agent %s: closed with %d observations unsent; a state_dir keeps them", durable.agent_id, lost)
+        logger.warning(
+            "agent %s: closed with %d observations unsent; a state_dir keeps them", durable.agent.agent_id, lost
+        )
 
 
 class _mark_forked:  # noqa: N801 - used like a function
@@ -343,7 +347,7 @@ class _mark_forked:  # noqa: N801 - used like a function
         durable = self._durable()
         if durable is not None and durable.ended is None:
             durable.ended = ForkedProcess(
-                f"agent {durable.agent_id!r} belongs to the process that connected; connect again after a fork, "
+                f"agent {durable.agent.agent_id!r} belongs to the process that connected; connect again after a fork, "
                 f"with another state_dir and another identity"
             )
             if durable.journal is not None:

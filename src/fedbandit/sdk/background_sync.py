@@ -29,7 +29,7 @@ class BackgroundSync:
         self._begun = client.clock()
         self._stop = threading.Event()
         self._signal = threading.Event()
-        name = f"fedbandit-{client.durable.agent_id}"
+        name = f"fedbandit-{client.durable.agent.agent_id}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -60,12 +60,12 @@ class BackgroundSync:
             except FedbanditError:
                 pass  # recorded and logged by the client
             except Exception:  # a thread that dies in silence would be worse
-                logger.exception("agent %s: unexpected failure in the background", self._client.durable.agent_id)
+                logger.exception("agent %s: unexpected failure in the background", self._client.durable.agent.agent_id)
                 self._client.next_attempt = self._client.clock() + REFUSED_PAUSE_S
 
     def _work(self) -> None:
         durable, client = self._client.durable, self._client
-        if durable.is_renewal_due:
+        if durable.agent.is_renewal_due:
             renew_tracker(durable)
         if durable.ended is None and durable.journal is not None and durable.journal.is_long:
             durable.compact()
@@ -75,7 +75,7 @@ class BackgroundSync:
             if client.is_put_off and client.check_in_s() == 0.0:
                 client.check()
             return
-        while durable.in_flight is not None and not self._stop.is_set() and self._allowed_in_s() == 0.0:
+        while durable.agent.in_flight is not None and not self._stop.is_set() and self._allowed_in_s() == 0.0:
             self._allowance -= 1.0
             client.exchange()
         if self._refresh_in_s() == 0.0 and not self._stop.is_set():
@@ -90,7 +90,7 @@ class BackgroundSync:
             return None
         until_attempt = max(client.next_attempt - client.clock(), 0.0)
         pauses = []
-        if client.durable.in_flight is not None:
+        if client.durable.agent.in_flight is not None:
             pauses.append(max(until_attempt, self._allowed_in_s()))
         elif (until_refresh := self._refresh_in_s()) is not None:
             pauses.append(max(until_attempt, until_refresh))
@@ -108,7 +108,7 @@ class BackgroundSync:
         return 0.0 if self._allowance >= 1.0 else (1.0 - self._allowance) / self._rate
 
     def _refresh_in_s(self) -> float | None:
-        if self._client.durable.arrive() is not None:
+        if self._client.durable.agent.arrive() is not None:
             return 0.0  # started without the server: join as soon as it answers
         if self._refresh_after_s is None:
             return None

@@ -95,7 +95,7 @@ def connect(
             raise _first_start(description)
         else:
             durable = _make_agent(journal, model, agent, min_upload, replace(_read_description(saved), agent_id=None))
-        durable.max_pending = max_pending
+        durable.agent.max_pending = max_pending
         rng = Random()
         # Spread, so that agents which were started together do not ask together.
         spread_s = None if check_after_s is None else check_after_s * rng.uniform(0.8, 1.0)

@@ -46,9 +46,9 @@ def prepare(durable: DurableAgent, download: Download) -> NextModel:
     `FormatError` if no server can have these statistics, `UnusableModel` if no decision can rest on them.
     """
     model = RidgeModel(download.stats)
-    require_usable(durable.rule, model, download.version, durable.settings.action_bound)
+    require_usable(durable.agent.rule, model, download.version, durable.settings.action_bound)
     pause_point()
-    with durable._lock:
+    with durable.agent._lock:
         rest = durable.not_in_model(download.acknowledged)
         durable.rows_since = []
     tracker = GrowthTracker(model.inverse, model.log_det)
@@ -86,9 +86,9 @@ def require_usable(rule: FedLinUCB, model: RidgeModel, version: int, action_boun
 def renew_tracker(durable: DurableAgent) -> None:
     """Count the growth anew from an exact factorisation, because rounding may have built up."""
     with durable.building:
-        with durable._lock:
-            durable.is_renewal_due = False
-            old, model = durable._tracker, durable.model
+        with durable.agent._lock:
+            durable.agent.is_renewal_due = False
+            old, model = durable.agent._tracker, durable.agent.model
             if old is None:
                 return
             rest = durable.not_in_model(0)
@@ -96,16 +96,16 @@ def renew_tracker(durable: DurableAgent) -> None:
         tracker = GrowthTracker(model.inverse, old.log_det_base)
         _restart(tracker, model, rest)
         _catch_up(durable, tracker)
-        with durable._lock:
+        with durable.agent._lock:
             rows = durable.take_rows()
-            if rows is not None and durable._tracker is old:
-                durable._tracker = durable.caught_up(tracker, rows)
+            if rows is not None and durable.agent._tracker is old:
+                durable.agent._tracker = durable.caught_up(tracker, rows)
 
 
 def _catch_up(durable: DurableAgent, tracker: GrowthTracker) -> None:
     """Add what was observed since, until few rows are left."""
     for _ in range(MAX_TURNS):
-        with durable._lock:
+        with durable.agent._lock:
             rows = durable.rows_since
             if rows is None or len(rows) <= FEW:
                 return

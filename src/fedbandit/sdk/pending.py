@@ -18,7 +18,7 @@ class Pending:
         self._observe = observe
 
     def __len__(self) -> int:
-        return self._durable.n_pending
+        return self._durable.agent.n_pending
 
     def __iter__(self) -> Iterator[Decision]:
         return iter(self.older_than(0.0))

@@ -36,7 +36,9 @@ def send_again(client: SyncClient, timeout_s: float) -> int:
     kept = durable.kept_after(durable.n_answered - missing)
     if len(kept) < missing:
         raise too_far_back(client, len(kept))
-    logger.warning("agent %s: the server lacks %d uploads that it had; sending them again", durable.agent_id, missing)
+    logger.warning(
+        "agent %s: the server lacks %d uploads that it had; sending them again", durable.agent.agent_id, missing
+    )
     for upload in kept:
         client.deliver(_body(client, upload), upload.sequence, timeout_s)
     return missing
@@ -46,10 +48,10 @@ def too_far_back(client: SyncClient, n_kept: int) -> Refused:
     """The server lacks uploads that this agent does not have either."""
     durable = client.durable
     return Refused(
-        f"the server acknowledges {client.acknowledged} uploads of this incarnation of agent {durable.agent_id!r}, "
-        f"which remembers {durable.n_answered} and has kept the last {n_kept}: it was restored from an older backup, "
-        f"the model was created again, or the agent was forgotten. `rejoin` continues as a new incarnation with all "
-        f"that is kept here",
+        f"the server acknowledges {client.acknowledged} uploads of this incarnation of agent "
+        f"{durable.agent.agent_id!r}, which remembers {durable.n_answered} and has kept the last {n_kept}: it was "
+        f"restored from an older backup, the model was created again, or the agent was forgotten. `rejoin` "
+        f"continues as a new incarnation with all that is kept here",
         reason=SequenceGap.code,
         status=409,
     )
@@ -66,9 +68,9 @@ def require_nothing_twice(client: SyncClient, timeout_s: float) -> None:
         found = 0 if answer is None else answer.reply.acknowledged
         if found > n_before:
             raise Refused(
-                f"the server has {found} uploads of incarnation {incarnation} of agent {durable.agent_id!r}, which "
-                f"rejoined with those from {n_before + 1} on: another backup was restored since. Nothing travels, so "
-                f"that nothing counts twice; begin anew in another directory",
+                f"the server has {found} uploads of incarnation {incarnation} of agent {durable.agent.agent_id!r}, "
+                f"which rejoined with those from {n_before + 1} on: another backup was restored since. Nothing is "
+                f"sent, so that nothing counts twice; begin anew in another directory",
                 reason=SequenceConflict.code,
                 status=409,
             )
@@ -90,7 +92,9 @@ def rejoin(client: SyncClient) -> bool:
     _require_not_forgotten(client, kept)
     client.durable.begin_incarnation(kept)
     client.begin_incarnation()
-    logger.warning("agent %s: goes on as incarnation %s", client.durable.agent_id, client.durable.incarnation)
+    logger.warning(
+        "agent %s: goes on as incarnation %s", client.durable.agent.agent_id, client.durable.agent.incarnation
+    )
     client.refresh()
     return True
 
@@ -113,4 +117,4 @@ def _require_not_forgotten(client: SyncClient, kept: list[Upload]) -> None:
 
 def _body(client: SyncClient, upload: Upload) -> bytes:
     durable = client.durable
-    return encode(request_of(upload, model_version=durable.model_version, unsent=durable.n_unsent))
+    return encode(request_of(upload, model_version=durable.agent.model_version, unsent=durable.n_unsent))

@@ -126,18 +126,18 @@ class SyncClient:
         With `if_corrected` only where data were taken out of the model since, which a few hundred bytes tell.
         """
         with self._turn(within_s) as timeout_s:
-            before = self.durable.model_version
+            before = self.durable.agent.model_version
             with self._noting_failures():
                 self._asked = self.clock()
                 tag = f"W/{self._tag}" if if_corrected and self._tag else self._tag
-                answer = self.transport.state(self.durable.incarnation, tag, timeout_s=self._left_s(timeout_s))
+                answer = self.transport.state(self.durable.agent.incarnation, tag, timeout_s=self._left_s(timeout_s))
                 self.durable.counters.refreshes += answer is not None or not if_corrected
                 if answer is not None:
                     self.durable.counters.bytes_received += answer.n_bytes
                     self._take(answer, answers=None)
                 send_again(self, timeout_s)  # also after a 304: the server may still lack what it lacked before
             self._succeeded()
-            return self.durable.model_version != before
+            return self.durable.agent.model_version != before
 
     def check_in_s(self) -> float | None:
         """How long until the server is to be asked whether data were taken out of the model; None: never."""
@@ -200,7 +200,7 @@ class SyncClient:
         except Refused as error:
             if not is_gap(error):
                 raise
-            answer = self.transport.state(self.durable.incarnation, None, timeout_s=self._left_s(timeout_s))
+            answer = self.transport.state(self.durable.agent.incarnation, None, timeout_s=self._left_s(timeout_s))
             if answer is None:
                 raise
             self._take(answer, answers=None)
@@ -242,16 +242,16 @@ class SyncClient:
     def _prepare(self, everything: bool) -> SyncRequest | None:
         """The next request; it is in the journal, and on disk, before it travels."""
         durable = self.durable
-        with durable._lock:
+        with durable.agent._lock:
             durable.check()
             durable.finish()
-            upload: Upload | None = durable.in_flight
-            if upload is None and (everything or durable.should_upload):
-                upload = durable.upload_now()
+            upload: Upload | None = durable.agent.in_flight
+            if upload is None and (everything or durable.agent.should_upload):
+                upload = durable.agent.upload_now()
             if upload is None:
                 return None
             is_saved = durable.saved_sequence >= upload.sequence
-            version, unsent = durable.model_version, durable.n_unsent
+            version, unsent = durable.agent.model_version, durable.n_unsent
         if not is_saved:
             durable.save()
             durable.check()  # closed meanwhile: then nothing may be saved
@@ -260,8 +260,8 @@ class SyncClient:
         if durable.journal is not None and durable.durable_sequence < upload.sequence:
             # Saved is not on disk: an upload that the last answer made due was saved with that answer, without a sync.
             durable.journal.make_durable()
-            with durable._lock:
-                if durable.incarnation != upload.incarnation:
+            with durable.agent._lock:
+                if durable.agent.incarnation != upload.incarnation:
                     return None  # `rejoin` has taken it over meanwhile
                 durable.durable_sequence = upload.sequence
         durable.counters.retries += self._tried == upload.sequence
@@ -275,7 +275,7 @@ class SyncClient:
         state may have sent another upload under it. So it travels (again), and the server compares the content.
         """
         durable, reply = self.durable, answer.reply
-        flight = durable.in_flight
+        flight = durable.agent.in_flight
         if flight is not None and answers != flight.sequence and reply.acknowledged == flight.sequence:
             reply = msgspec.structs.replace(reply, acknowledged=flight.sequence - 1)
             answer = replace(answer, reply=reply)
@@ -283,16 +283,16 @@ class SyncClient:
             self._halt(reply.acknowledged)
         download = self._download(answer)
         pause_point()
-        if download.acknowledged > durable.sequence:
+        if download.acknowledged > durable.agent.sequence:
             self.halted = True
             raise StateMismatch(
                 f"the server has merged upload {download.acknowledged} of this incarnation of agent "
-                f"{durable.agent_id!r}, which remembers only {durable.sequence}: the state is an old copy. Nothing is "
-                f"sent, so that nothing counts twice; begin anew in another directory"
+                f"{durable.agent.agent_id!r}, which remembers only {durable.agent.sequence}: the state is an old copy. "
+                f"Nothing is sent, so that nothing counts twice; begin anew in another directory"
             )
         with durable.building:
             following = self._prepared(download)
-            with durable._lock:
+            with durable.agent._lock:
                 if durable.ended is not None:
                     return  # like a reply that was lost: the next process sends the upload again
                 # An exception in between leaves nothing that a later answer "not modified" would be read with.
@@ -313,7 +313,7 @@ class SyncClient:
             raise self._not_a_model(error) from None
         except UnusableModel as error:
             if self.refused_model != str(error):
-                logger.error("agent %s: %s (decisions go on with the model before)", self.durable.agent_id, error)
+                logger.error("agent %s: %s (decisions go on with the model before)", self.durable.agent.agent_id, error)
             self.refused_model = str(error)
             return None
         self.refused_model = None
@@ -323,12 +323,12 @@ class SyncClient:
         """The upload counts in any case; a model that cannot be used leaves the one before in its place."""
         durable = self.durable
         if following is None:
-            durable.adopt(Receipt(durable.agent_id, download.acknowledged))
+            durable.adopt(Receipt(durable.agent.agent_id, download.acknowledged))
             return
-        if download.version < durable.model_version:
+        if download.version < durable.agent.model_version:
             # Questions go out one at a time, so this is no late answer: the server itself went back.
-            logger.warning("agent %s: the server went back to version %d", durable.agent_id, download.version)
-            durable.model_version = 0
+            logger.warning("agent %s: the server went back to version %d", durable.agent.agent_id, download.version)
+            durable.agent.model_version = 0
         durable.adopt_prepared(following)
 
     def _download(self, answer: TransportReply) -> Download:
@@ -336,14 +336,14 @@ class SyncClient:
         try:
             download = download_of(answer.reply)
             pause_point()
-            require_sound(answer.reply, self.durable.rule.lam)
+            require_sound(answer.reply, self.durable.agent.rule.lam)
         except FormatError as error:
             raise self._not_a_model(error) from None
-        if download.agent_id != self.durable.agent_id or download.stats.dim != self.durable.dim:
+        if download.agent_id != self.durable.agent.agent_id or download.stats.dim != self.durable.agent.dim:
             raise Refused(
                 f"{self.transport.address} answered agent {download.agent_id!r} with {download.stats.dim} features; "
-                f"expected {self.durable.agent_id!r} and {self.durable.dim}",
-                reason=DimensionMismatch.code if download.stats.dim != self.durable.dim else InvalidInput.code,
+                f"expected {self.durable.agent.agent_id!r} and {self.durable.agent.dim}",
+                reason=DimensionMismatch.code if download.stats.dim != self.durable.agent.dim else InvalidInput.code,
             )
         return download
 
@@ -352,9 +352,9 @@ class SyncClient:
 
     def _halt(self, acknowledged: int) -> None:
         """The upload counts if the server says so; its model is of another kind now, and is not adopted."""
-        with self.durable._lock:
+        with self.durable.agent._lock:
             if self.durable.ended is None:
-                self.durable.adopt(Receipt(self.durable.agent_id, acknowledged))
+                self.durable.adopt(Receipt(self.durable.agent.agent_id, acknowledged))
         self.durable.save()
         self.halted = True
         raise Refused(
@@ -365,7 +365,7 @@ class SyncClient:
         )
 
     def _require_merged(self, sequence: int) -> None:
-        upload = self.durable.in_flight
+        upload = self.durable.agent.in_flight
         if upload is not None and upload.sequence == sequence:
             raise Refused(
                 f"{self.transport.address} answered upload {sequence} without having merged it", reason="not_merged"
@@ -391,7 +391,7 @@ class SyncClient:
     def _succeeded(self) -> None:
         """Record an answer of the server."""
         if self.reachable is False:
-            logger.info("agent %s: %s answers again", self.durable.agent_id, self.transport.address)
+            logger.info("agent %s: %s answers again", self.durable.agent.agent_id, self.transport.address)
         self.durable.want_model(False)
         self.reachable = True
         self.last_error = None
@@ -402,7 +402,7 @@ class SyncClient:
     def _failed(self, error: LiveError, delay_s: float, *, reachable: bool | None) -> None:
         is_news = type(self.last_error) is not type(error) or str(self.last_error) != str(error)
         level = logging.DEBUG if not is_news else logging.WARNING if isinstance(error, NotReachable) else logging.ERROR
-        logger.log(level, "agent %s: %s (decisions go on)", self.durable.agent_id, error)
+        logger.log(level, "agent %s: %s (decisions go on)", self.durable.agent.agent_id, error)
         self.reachable = reachable
         self.last_error = error
         self.next_attempt = self.clock() + delay_s

@@ -335,11 +335,11 @@ class BaseAgent:
     def _settle(self, decision: Decision) -> Vector:
         """The row of a decision that may be booked now; it cannot be booked again."""
         number = self._number_of(decision)
-        x = self._waiting_row(decision, number)
+        x = self._pending_row(decision, number)
         del self._pending[number]
         return x
 
-    def _waiting_row(self, decision: Decision, number: int) -> Vector:
+    def _pending_row(self, decision: Decision, number: int) -> Vector:
         if number not in self._pending:
             raise AlreadyObserved(
                 f"decision {decision.id!r} has its reward already, expired, "

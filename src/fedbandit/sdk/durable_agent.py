@@ -24,10 +24,9 @@ from fedbandit.algorithms.fedlinucb import FedLinUCBAgent
 from fedbandit.algorithms.messages import Receipt, Upload, packed_bytes, stats_from_bytes
 from fedbandit.algorithms.scoring import Scores
 from fedbandit.algorithms.snapshot import agent_values, plain_values, restore_agent
-from fedbandit.core.arrays import Matrix, Vector, as_reward
+from fedbandit.core.arrays import Vector, as_reward
 from fedbandit.core.decision_sets import DecisionSet
 from fedbandit.core.features import arm_columns
-from fedbandit.core.growth import GrowthTracker
 from fedbandit.core.statistics import RunningStats, SufficientStats
 from fedbandit.errors import (
     FormatError,
@@ -40,7 +39,7 @@ from fedbandit.errors import (
 )
 from fedbandit.sdk.journal.journal import Batch, Journal, JournalPosition, KeptUpload, Observation, SavedState
 from fedbandit.sdk.journal.pending_ring import PendingDecision, pending_numbers
-from fedbandit.sdk.next_model import NextModel, require_usable
+from fedbandit.sdk.next_model import NextModel, require_usable, with_rows
 from fedbandit.sdk.status import Counters
 from fedbandit.wire.settings import ModelDescription, ModelSettings
 
@@ -252,7 +251,7 @@ class DurableAgent:
             number = None
             if isinstance(decision, Decision):
                 number = self.agent._number_of(decision)
-                x = self.agent._waiting_row(decision, number)
+                x = self.agent._pending_row(decision, number)
             else:
                 x = self.agent._row(decision)
             self.settings.check(x, value)
@@ -333,27 +332,10 @@ class DurableAgent:
 
     # -- models ------------------------------------------------------------------------------------------------
 
-    def not_in_model(self, acknowledged: int) -> list[Matrix]:
-        """Σ of the upload that is not acknowledged and of the buffer, where there are any."""
-        rest = []
-        if self.agent.in_flight is not None and self.agent.in_flight.sequence > acknowledged:
-            rest.append(self.agent.in_flight.stats.Sigma)
-        if self.agent._local is not None and self.agent._local.n_obs > 0:
-            rest.append(self.agent._local.Sigma)
-        return rest
-
     def take_rows(self) -> list[Vector] | None:
         """Rows observed since `rows_since` was set; None if something else than rows was gathered, too."""
         rows, self.rows_since = self.rows_since, None
         return rows
-
-    def caught_up(self, tracker: GrowthTracker, rows: list[Vector]) -> GrowthTracker:
-        """A tracker that was made without the lock, with the last rows; the caller has the lock."""
-        for x in rows:
-            tracker.observe(x)
-        if tracker.is_overdue:
-            tracker.restart(self.agent._everything())
-        return tracker
 
     def adopt_prepared(self, following: NextModel) -> Upload | None:
         """Use a model that was made without the lock."""
@@ -368,7 +350,7 @@ class DurableAgent:
         download, rows = following.download, self.take_rows()
         if rows is None or download.version < self.agent.model_version:
             return self.agent._take(download)
-        tracker = self.caught_up(following.tracker, rows)
+        tracker = with_rows(self.agent, following.tracker, rows)
         top_bound = math.inf if following.has_rest or not tracker.is_at_base else 0.0
         return self.agent._use(following.model, download.version, tracker, top_bound)
 

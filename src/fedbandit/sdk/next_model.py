@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbandit.algorithms.messages import Download
-from fedbandit.core.arrays import LARGEST, Matrix
+from fedbandit.core.arrays import LARGEST, Matrix, Vector
 from fedbandit.core.growth import GrowthTracker
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.errors import FedbanditError, FormatError, UnusableModel
 from fedbandit.sdk.pauses import pause_point
 
 if TYPE_CHECKING:
-    from fedbandit.algorithms.fedlinucb import FedLinUCB
+    from fedbandit.algorithms.fedlinucb import FedLinUCB, FedLinUCBAgent
     from fedbandit.sdk.durable_agent import DurableAgent
 
 ROOM = 1e10  # actions of this norm can still be scored, where the model sets no bound
@@ -49,7 +49,7 @@ def prepare(durable: DurableAgent, download: Download) -> NextModel:
     require_usable(durable.agent.rule, model, download.version, durable.settings.action_bound)
     pause_point()
     with durable.agent._lock:
-        rest = durable.not_in_model(download.acknowledged)
+        rest = _not_in_model(durable.agent, download.acknowledged)
         durable.rows_since = []
     tracker = GrowthTracker(model.inverse, model.log_det)
     if rest:
@@ -91,7 +91,7 @@ def renew_tracker(durable: DurableAgent) -> None:
             old, model = durable.agent._tracker, durable.agent.model
             if old is None:
                 return
-            rest = durable.not_in_model(0)
+            rest = _not_in_model(durable.agent, 0)
             durable.rows_since = []
         tracker = GrowthTracker(model.inverse, old.log_det_base)
         _restart(tracker, model, rest)
@@ -99,7 +99,26 @@ def renew_tracker(durable: DurableAgent) -> None:
         with durable.agent._lock:
             rows = durable.take_rows()
             if rows is not None and durable.agent._tracker is old:
-                durable.agent._tracker = durable.caught_up(tracker, rows)
+                durable.agent._tracker = with_rows(durable.agent, tracker, rows)
+
+
+def with_rows(agent: FedLinUCBAgent, tracker: GrowthTracker, rows: list[Vector]) -> GrowthTracker:
+    """A tracker that was made without the lock, with the last rows; the caller has the lock."""
+    for x in rows:
+        tracker.observe(x)
+    if tracker.is_overdue:
+        tracker.restart(agent._everything())
+    return tracker
+
+
+def _not_in_model(agent: FedLinUCBAgent, acknowledged: int) -> list[Matrix]:
+    """Σ of the upload that is not acknowledged and of the buffer, where there are any."""
+    rest = []
+    if agent.in_flight is not None and agent.in_flight.sequence > acknowledged:
+        rest.append(agent.in_flight.stats.Sigma)
+    if agent._local is not None and agent._local.n_obs > 0:
+        rest.append(agent._local.Sigma)
+    return rest
 
 
 def _catch_up(durable: DurableAgent, tracker: GrowthTracker) -> None:

@@ -109,8 +109,8 @@ def quantiles(times_ns: list[int]) -> dict[str, float]:
 
 def measure(dim: int, seconds: float, alpha: float, journal: bool) -> dict[str, object]:
     """One dimension: quantiles of both agents and how many exchanges there were."""
-    from fedbandit.cli.admin_client import AdminClient
     from fedbandit.demo.processes import ServerProcess
+    from fedbandit.http_client import AdminClient
 
     sets = np.random.default_rng(0).standard_normal((64, N_ACTIONS, dim)) / dim**0.5
     alphas = {"stream": alpha, "busy": alpha, "usual": USUAL_ALPHA, "quiet": 1e300}

@@ -180,8 +180,8 @@ def run_child(*arguments: str) -> list[float]:
 
 def bench_server() -> dict[str, float]:
     """Against a real server process: memory of an agent process, and one exchange with and without a journal."""
-    from fedbandit.cli.admin_client import AdminClient
     from fedbandit.demo.processes import ServerProcess
+    from fedbandit.http_client import AdminClient
 
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as name:
         folder = Path(name)

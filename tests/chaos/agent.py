@@ -348,9 +348,9 @@ class AgentProgram:
 
     def note_model(self, agent: fb.LiveAgent) -> None:
         """Record every model that decisions use, to be compared with those that the server had."""
-        core = agent._core
-        with core._lock:
-            version, stats = core.model_version, core.model.stats
+        durable = agent._durable
+        with durable.agent._lock:
+            version, stats = durable.agent.model_version, durable.agent.model.stats
         if version != self.version:
             digest = hashlib.sha256(packed_bytes(stats)).digest()[:16].hex()
             self.record.write(model=version, digest=digest)

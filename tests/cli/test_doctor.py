@@ -52,7 +52,7 @@ def test_what_is_missing_or_too_old_is_named_with_the_command_that_mends_it() ->
     found = doctor_checks._installed("server", "a server", doctor_checks._of_extra(wanted, "server"))
     assert found.state == "missing"
     assert "no-such-package-here is not installed" in found.words and "is older than 999" in found.words
-    assert found.advice == "pip install 'fedbandit[server]'"
+    assert found.advice == "install fedbandit[server] (in a checkout: pip install '.[server]')"
     assert doctor_checks._installed("base", "agents", {"no-such-package-here": "1"}).state == "failed"
 
 
@@ -111,9 +111,12 @@ def test_clocks_that_differ_are_told() -> None:
     assert doctor_checks._clock(None, now).state == "skipped"
 
 
-def test_an_address_in_the_clear_is_told() -> None:
-    assert doctor_checks._encrypted("http://bandit.example").state == "warning"
-    assert {doctor_checks._encrypted(url).state for url in ("https://bandit.example", "http://127.0.0.1:1")} == {"ok"}
+def test_an_unencrypted_address_is_reported() -> None:
+    def state_of(url: str) -> str:
+        return doctor_checks._encrypted(url, exposes_token=doctor_checks.ServerProbe(url, "", None).exposes_token).state
+
+    assert state_of("http://bandit.example") == "warning"
+    assert {state_of(url) for url in ("https://bandit.example", "http://127.0.0.1:1")} == {"ok"}
 
 
 def test_a_state_directory_is_read_and_left_as_it_is(server: LiveServer, tmp_path: Path) -> None:

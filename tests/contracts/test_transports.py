@@ -44,7 +44,7 @@ def transport(request):
         server.call("DELETE", "/v1/models/local")
 
 
-def upload(sequence=1, x=(1.0, 2.0, 3.0), incarnation="life", agent="a"):
+def upload(sequence=1, x=(1.0, 2.0, 3.0), incarnation="first", agent="a"):
     return Upload(agent, incarnation, sequence, fb.SufficientStats.of([x], [1.0]), growth=0.5)
 
 
@@ -72,24 +72,24 @@ def test_a_retry_changes_nothing(transport):
 
 
 def test_the_state_is_sent_once_and_recognised_after(transport):
-    before = transport.state("life", None, timeout_s=10.0)
+    before = transport.state("first", None, timeout_s=10.0)
     assert before.reply.version == 0 and before.tag
-    assert transport.state("life", before.tag, timeout_s=10.0) is None
+    assert transport.state("first", before.tag, timeout_s=10.0) is None
     send(transport)
-    after = transport.state("life", before.tag, timeout_s=10.0)
+    after = transport.state("first", before.tag, timeout_s=10.0)
     assert (after.reply.version, after.reply.acknowledged) == (1, 1)
-    assert transport.state("another life", None, timeout_s=10.0).reply.acknowledged == 0
+    assert transport.state("another", None, timeout_s=10.0).reply.acknowledged == 0
 
 
 def test_a_tag_that_comes_with_the_answer_to_an_upload_recognises_the_state(transport):
     answer = transport.sync(encode(request_of(upload())), timeout_s=10.0)
     if answer.tag is not None:  # without one the next refresh costs a whole download
-        assert transport.state("life", answer.tag, timeout_s=10.0) is None
+        assert transport.state("first", answer.tag, timeout_s=10.0) is None
 
 
 def test_settings_are_named_alike_everywhere(transport):
     settings = ModelDescription.from_dict(transport.describe(timeout_s=10.0)).settings_id
-    assert transport.state("life", None, timeout_s=10.0).reply.settings == settings
+    assert transport.state("first", None, timeout_s=10.0).reply.settings == settings
     assert transport.sync(encode(request_of(upload())), timeout_s=10.0).reply.settings == settings
 
 
@@ -108,7 +108,7 @@ def test_what_must_not_be_merged_is_refused_with_its_reason(transport, changes, 
     with pytest.raises(Refused) as caught:
         send(transport, **changes)
     assert (caught.value.reason, caught.value.status) == (reason, status)
-    assert transport.state("life", None, timeout_s=10.0).reply.version == 2
+    assert transport.state("first", None, timeout_s=10.0).reply.version == 2
 
 
 def test_words_instead_of_a_message_are_refused(transport):

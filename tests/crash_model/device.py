@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedbandit.algorithms.decision import Decision
 from fedbandit.errors import NotReachable, Refused
 from fedbandit.sdk import LiveAgent, open_agent
-from fedbandit.sdk.retry import Backoff
+from fedbandit.sdk.sync_client import Backoff
 from fedbandit.sdk.transport import TransportReply
 from fedbandit.wire import codec
 from tests.crash_model.accounting import LENGTH, Failure
@@ -177,10 +177,10 @@ class Device:
         return process
 
     @property
-    def core(self) -> Any:
+    def durable(self) -> Any:
         """The internal agent."""
         assert self.agent is not None
-        return self.agent._core
+        return self.agent._durable
 
     def open(self, *, rejoin: bool = False) -> None:
         """`fb.connect` in a process that may be armed with a fault."""
@@ -213,7 +213,7 @@ class Device:
         if agent is not None:
             agent._finalizer.detach()
             with suppress(OSError):  # it was not opened
-                agent._core.journal.close()  # type: ignore[union-attr]
+                agent._durable.journal.close()  # type: ignore[union-attr]
 
     # -- disks
 

@@ -18,7 +18,7 @@ from fedbandit.algorithms.messages import packed_bytes
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.errors import FormatError, LiveError, NotReachable, Refused, StateMismatch
 from fedbandit.sdk import LiveAgent, connection, open_agent
-from fedbandit.sdk.retry import Backoff
+from fedbandit.sdk.sync_client import Backoff
 from fedbandit.sdk.transport import TransportReply
 from fedbandit.wire import codec
 from tests.crash_model.disk import LOG, WatchedFiles, cut_power, watching
@@ -251,12 +251,14 @@ class Fleet:
 
     def begin_anew(self, name: str) -> None:
         """The operator's reaction to a forgotten agent: another directory, without the data of the old one."""
-        core = self.agents[name]._core
+        durable = self.agents[name]._durable
         untravelled = (
-            zeros() if core.in_flight is None or self._key(core) in self.accounting.made else self._flight(core)
+            zeros()
+            if durable.agent.in_flight is None or self._key(durable) in self.accounting.made
+            else self._flight(durable)
         )
-        self.accounting.given_up[name] = self.accounting.given_up[name] + numbers(core.local) + untravelled
-        self.accounting.excused.add(core.incarnation)
+        self.accounting.given_up[name] = self.accounting.given_up[name] + numbers(durable.agent.local) + untravelled
+        self.accounting.excused.add(durable.agent.incarnation)
         self.n_left[name] = -len(self.accounting.seen[name])
         shutil.rmtree(self.folder / f"synced-{name}", ignore_errors=True)
         self._let_go(name, self._new_place())
@@ -265,10 +267,14 @@ class Fleet:
 
     def rejoin_by(self, work: Any, name: str) -> None:
         """Start a new incarnation: data of the old one that the server lacks are carried over."""
-        core = self.agents[name]._core
-        life, n_answered, kept = core.incarnation, core.n_answered, set(self.held(name)) - self.accounting.merged
+        durable = self.agents[name]._durable
+        life, n_answered, kept = (
+            durable.agent.incarnation,
+            durable.n_answered,
+            set(self.held(name)) - self.accounting.merged,
+        )
         work()
-        if core.incarnation != life:
+        if durable.agent.incarnation != incarnation:
             # The request may have created one more upload of the old incarnation; it was carried over as well.
             sent = {key for key in self.accounting.made if key[:2] == (name, life) and key[2] > n_answered}
             self.accounting.absorbed |= (kept & set(self.accounting.made)) | sent
@@ -277,7 +283,7 @@ class Fleet:
         agent = self.agents[name]
         agent._finalizer.detach()
         with suppress(OSError):  # the process did not open it
-            agent._core.journal.close()  # type: ignore[union-attr]
+            agent._durable.journal.close()  # type: ignore[union-attr]
         shutil.rmtree(self.places[name])
         self.places[name] = place
 
@@ -341,23 +347,23 @@ class Fleet:
         self.accounting.merged = set(self.saved)
         self.bodies.clear()
         for key in gone:
-            core = self.agents[key[0]]._core
-            if key[1] != core.incarnation or key[2] <= core.n_answered - self.n_kept:
+            durable = self.agents[key[0]]._durable
+            if key[1] != durable.agent.incarnation or key[2] <= durable.n_answered - self.n_kept:
                 self.accounting.lost.add(key)
 
     # -- what must be true
 
     def held(self, name: str) -> list[Key]:
         """Uploads that the agent still has: in flight, or answered and kept."""
-        core = self.agents[name]._core
-        keys = [(name, core.incarnation, upload.sequence) for upload in core.kept_after(0)]
-        return keys if core.in_flight is None else [*keys, self._key(core)]
+        durable = self.agents[name]._durable
+        keys = [(name, durable.agent.incarnation, upload.sequence) for upload in durable.kept_after(0)]
+        return keys if durable.agent.in_flight is None else [*keys, self._key(durable)]
 
-    def _key(self, core: Any) -> Key:
-        return core.agent_id, core.incarnation, core.in_flight.sequence
+    def _key(self, durable: Any) -> Key:
+        return durable.agent.agent_id, durable.agent.incarnation, durable.agent.in_flight.sequence
 
-    def _flight(self, core: Any) -> np.ndarray:
-        return numbers(core.in_flight.stats)
+    def _flight(self, durable: Any) -> np.ndarray:
+        return numbers(durable.agent.in_flight.stats)
 
     def check(self) -> None:
         self.up()
@@ -375,16 +381,16 @@ class Fleet:
         assert all(version >= agent.model_version or self.saved is not None for agent in self.agents.values())
 
     def _check_agent(self, name: str) -> None:
-        accounting, core = self.accounting, self.agents[name]._core
+        accounting, durable = self.accounting, self.agents[name]._durable
         made = accounting.sum_of(key for key in accounting.made if key[0] == name and key not in accounting.absorbed)
-        if core.in_flight is not None and self._key(core) not in accounting.made:
-            made = made + self._flight(core)
+        if durable.agent.in_flight is not None and self._key(durable) not in accounting.made:
+            made = made + self._flight(durable)
         everything = sum(accounting.seen[name], zeros())
-        assert np.array_equal(everything, made + numbers(core.local) + accounting.given_up[name]), (
+        assert np.array_equal(everything, made + numbers(durable.agent.local) + accounting.given_up[name]), (
             "nothing lost or doubled"
         )
-        if core.model_version > 0:
-            mine = (core.model_version, packed_bytes(core.model.stats))
+        if durable.agent.model_version > 0:
+            mine = (durable.agent.model_version, packed_bytes(durable.agent.model.stats))
             assert mine in accounting.versions, "a model that no server ever had"
 
     def settle(self) -> None:
@@ -393,8 +399,10 @@ class Fleet:
         for name in self.agents:
             self.wires[name].cut = False
             self._settle(name)
-            core = self.agents[name]._core
-            assert core.in_flight is None and core.n_unsent == 0, f"{name} is stuck: {self.agents[name].status()}"
+            durable = self.agents[name]._durable
+            assert durable.agent.in_flight is None and durable.n_unsent == 0, (
+                f"{name} is stuck: {self.agents[name].status()}"
+            )
         self.check()
         rest = set(self.accounting.made) - self.accounting.merged - self.accounting.absorbed - self.accounting.lost
         assert all(key[1] in self.accounting.excused for key in rest), "something that existed did not come back"

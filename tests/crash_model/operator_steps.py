@@ -286,13 +286,13 @@ def after_damage(world: World, device: Device, name: str, what: str) -> None:
         world.begin_anew(device)
         return
     if name == LOG:
-        lost = memory.n_rounds - device.core.n_rounds
+        lost = memory.n_rounds - device.durable.agent.n_rounds
         while lost > 0 and memory.line:
             number = memory.line.pop()
             world.accounting.cancel(number)
             lost -= world.accounting.weights[number]
         require(lost == 0, "a damaged log lost data that had been sent, without an error")
-        memory.n_rounds = device.core.n_rounds
+        memory.n_rounds = device.durable.agent.n_rounds
     if name in (RING, LOG):
         assert device.agent is not None
         waiting = {decision.id for decision in device.agent.pending}

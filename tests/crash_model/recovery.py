@@ -34,7 +34,10 @@ def calm(world: World) -> None:
     rows = world.rows()
     for device in world.devices:
         world.do(device, lambda agent: agent.refresh())
-        require(rows is not None and packed_bytes(device.core.model.stats) == rows.state, "an agent has another model")
+        require(
+            rows is not None and packed_bytes(device.durable.agent.model.stats) == rows.state,
+            "an agent has another model",
+        )
     world.check()
 
 
@@ -47,11 +50,14 @@ def _settle(world: World, device: Device) -> None:
         if device.agent is None:
             world.enroll(device.name)
             continue
-        device.core.rule = replace(device.core.rule, min_upload=1)
+        device.durable.agent.rule = replace(device.durable.agent.rule, min_upload=1)
         problem = world.do(device, _send_all)
         if not isinstance(problem, BaseException):
-            core = device.core
-            require(core.in_flight is None and core.n_unsent == 0, f"{device.name} is stuck: {device.agent.status()}")
+            durable = device.durable
+            require(
+                durable.agent.in_flight is None and durable.n_unsent == 0,
+                f"{device.name} is stuck: {device.agent.status()}",
+            )
             return
         if _act(world, device, problem):
             return

@@ -51,7 +51,7 @@ FIXES = (
                 "        (self._ring or self._require_ring()).settle(number)\n",
                 "        if (self._ring or self._require_ring()).settle(number):\n            return\n",
             ),
-            ("sdk/journal/journal.py", "if is_old or waiting.number in found:", "if is_old:"),
+            ("sdk/journal/journal.py", "if is_old or pending.number in found:", "if is_old:"),
         ),
     ),
     Reverted(
@@ -126,7 +126,7 @@ FIXES = (
     Reverted(
         "D18",
         "an agent that rejoined does not ask whether the server has what it took along",
-        (("sdk/sync_client.py", "if sequence == 1 and self.core.earlier:", "if False:"),),
+        (("sdk/sync_client.py", "if sequence == 1 and self.durable.earlier:", "if False:"),),
     ),
 )
 

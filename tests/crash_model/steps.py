@@ -243,14 +243,14 @@ def cut_power(world: World, device: Device, step: Step) -> None:
     if device.agent is None:
         return
     memory = device.memory
-    lost = memory.n_rounds - device.core.n_rounds
+    lost = memory.n_rounds - device.durable.agent.n_rounds
     require(lost == 0 or (lost > 0 and device.options.durability == "fast"), f"a power cut changed {lost} rounds")
     while lost > 0:
         require(bool(memory.line), "a power cut lost data that had been sent")
         number = memory.line.pop()
         world.accounting.cancel(number)
         lost -= world.accounting.weights[number]
-    memory.n_rounds = device.core.n_rounds
+    memory.n_rounds = device.durable.agent.n_rounds
     waiting = {decision.id for decision in device.agent.pending}
     memory.waiting = {name: decision for name, decision in memory.waiting.items() if name in waiting}
     memory.settled = {name: number for name, number in memory.settled.items() if number >= 0}

@@ -172,11 +172,11 @@ class SendsUnderANewSequence(Fleet):
 
     def do(self, name, work, **trouble):
         whole = super().do(name, work, **trouble)
-        core = self.agents[name]._core
-        if whole and core.in_flight is not None:
-            core._gather_batch(core.in_flight.stats)
-            core.in_flight = None
-            core.save()
+        durable = self.agents[name]._durable
+        if whole and durable.agent.in_flight is not None:
+            durable._gather_batch(durable.agent.in_flight.stats)
+            durable.agent.in_flight = None
+            durable.save()
         return whole
 
 

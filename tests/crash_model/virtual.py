@@ -72,15 +72,15 @@ class VirtualEvent(threading.Event):
         return self.is_set()
 
 
-class VirtualLink(SyncClient):
-    """The sync client, with the clock of the history."""
+class VirtualClient(SyncClient):
+    """The sync client, by the clock of the history."""
 
-    def __init__(self, core: DurableAgent, transport: Any, **options: Any) -> None:
-        super().__init__(core, transport, clock=lambda: Session.clock.monotonic, **options)
+    def __init__(self, durable: DurableAgent, transport: Any, **options: Any) -> None:
+        super().__init__(durable, transport, clock=lambda: Session.clock.monotonic, **options)
         self.ending = VirtualEvent()
 
 
-class TracedCore(DurableAgent):
+class TracedAgent(DurableAgent):
     """The durable agent, with the clock of the history; it records uploads carried over into a new incarnation."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -88,13 +88,13 @@ class TracedCore(DurableAgent):
 
     def begin_incarnation(self, kept: Iterable[Upload]) -> None:
         uploads = list(kept)
-        sent = [] if self.in_flight is None else [self.in_flight]
-        keys = [(self.agent_id, self.incarnation, u.sequence, u.digest()) for u in (*uploads, *sent)]
+        sent = [] if self.agent.in_flight is None else [self.agent.in_flight]
+        keys = [(self.agent.agent_id, self.agent.incarnation, u.sequence, u.digest()) for u in (*uploads, *sent)]
         with patch.object(uuid, "uuid4", _Next(keys)):
             super().begin_incarnation(uploads)
 
 
-class SteppedPump(BackgroundSync):
+class SteppedSync(BackgroundSync):
     """The background sync without a thread: the history determines when it runs."""
 
     def start(self) -> None:
@@ -159,9 +159,9 @@ def virtual() -> Iterator[None]:
             (journal, "MAX_LOG_BYTES", MAX_LOG_BYTES),
             (journal, "MAX_WAL_BYTES", MAX_WAL_BYTES),
             (journal.Journal, "note", _noting),
-            (connection, "SyncClient", VirtualLink),
-            (connection, "DurableAgent", TracedCore),
-            (connection, "BackgroundSync", SteppedPump),
+            (connection, "SyncClient", VirtualClient),
+            (connection, "DurableAgent", TracedAgent),
+            (connection, "BackgroundSync", SteppedSync),
             (sqlite_store, "Worker", DirectWorker),
         ):
             stack.enter_context(patch.object(target, name, value))

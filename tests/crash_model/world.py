@@ -250,17 +250,21 @@ class World:
         """After a start: the agent has all that its directory had."""
         if device.agent is None:
             return
-        memory, core = device.memory, device.core
+        memory, durable = device.memory, device.durable
         if device.is_damaged and memory.n_rounds == 0 and not memory.waiting and not memory.settled:
             memory.incarnation = ""  # nothing was stored: it may start a new incarnation
-        if memory.incarnation and core.incarnation != memory.incarnation:
-            self._carry(device, core.incarnation)
-        memory.incarnation = core.incarnation
-        if memory.settings not in ("", core.settings_id):
+        if memory.incarnation and durable.agent.incarnation != memory.incarnation:
+            self._carry(device, durable.agent.incarnation)
+        memory.incarnation = durable.agent.incarnation
+        if memory.settings not in ("", durable.settings_id):
             # What was answered belongs to another model: it is not kept for a restored server any more.
-            theirs = (ids for key, ids in self.accounting.uploads.items() if key[:2] == (device.name, core.incarnation))
+            theirs = (
+                ids
+                for key, ids in self.accounting.uploads.items()
+                if key[:2] == (device.name, durable.agent.incarnation)
+            )
             self.accounting.excused.update(number for ids in theirs for number in ids)
-        memory.settings = core.settings_id
+        memory.settings = durable.settings_id
 
     def _carry(self, device: Device, incarnation: str) -> None:
         """A new incarnation: carried-over data are unsent again."""
@@ -343,9 +347,9 @@ class World:
         if device.agent is None:
             return
         memory, weights = device.memory, self.accounting.weights
-        if device.core.incarnation != memory.incarnation:
-            self._carry(device, device.core.incarnation)
-        n_new, n_all = device.core.n_rounds - before.n_rounds, sum(weights[number] for number in new)
+        if device.durable.agent.incarnation != memory.incarnation:
+            self._carry(device, device.durable.agent.incarnation)
+        n_new, n_all = device.durable.agent.n_rounds - before.n_rounds, sum(weights[number] for number in new)
         whole = not isinstance(ending, BaseException)
         what = f"{device.name} counts {n_new} new observations after a call with {n_all} that ended with {ending!r}"
         require(n_new == n_all if whole else 0 <= n_new <= n_all, what)
@@ -356,7 +360,7 @@ class World:
             require(number in memory.line, f"observation {number} was sent, and its agent does not have it")
             memory.line.remove(number)
             self.accounting.cancel(number)
-        memory.n_rounds = device.core.n_rounds
+        memory.n_rounds = device.durable.agent.n_rounds
 
     def begin_anew(self, device: Device) -> None:
         """Use another directory, without the data of the old one: the operator's last resort."""
@@ -393,38 +397,48 @@ class World:
 
     def check_device(self, device: Device, *, decides: bool = True) -> None:
         """The agent's own sums, its decisions, its locks, and that it can decide."""
-        core, memory, accounting = device.core, device.memory, self.accounting
+        durable, memory, accounting = device.durable, device.memory, self.accounting
         for name, lock in (
-            ("journal", core.journal._mutex),
-            ("database", core.journal._database),
-            ("decisions", core._issuing),
+            ("journal", durable.journal._mutex),
+            ("database", durable.journal._database),
+            ("decisions", durable._issuing),
             ("link", device.agent._client._one),
         ):  # type: ignore[union-attr]
             require(not lock.locked(), f"{device.name}: the lock of the {name} is held after the call")
-        require(not core._lock._is_owned(), f"{device.name}: the lock of the agent is held after the call")
-        gathered, held = numbers_of(core.local), set(memory.line)
-        if core.in_flight is not None:
-            if core.sequence < core.in_flight.sequence:  # interrupted: the next call completes it
+        require(not durable.agent._lock._is_owned(), f"{device.name}: the lock of the agent is held after the call")
+        gathered, held = numbers_of(durable.agent.local), set(memory.line)
+        if durable.agent.in_flight is not None:
+            if durable.agent.sequence < durable.agent.in_flight.sequence:  # interrupted: the next call completes it
                 gathered = ZEROS
-            key = (device.name, core.incarnation, core.in_flight.sequence, core.in_flight.digest())
+            key = (
+                device.name,
+                durable.agent.incarnation,
+                durable.agent.in_flight.sequence,
+                durable.agent.in_flight.digest(),
+            )
             if key in memory.sent:
                 held |= set(accounting.uploads[key])
             else:
-                gathered = gathered + numbers_of(core.in_flight.stats)
+                gathered = gathered + numbers_of(durable.agent.in_flight.stats)
         if not np.array_equal(gathered, accounting.sum_of(memory.line)):
             raise Failure(f"{device.name} does not hold what it observed: {gathered - accounting.sum_of(memory.line)}")
         kept: set[int] = set()
-        uploads = core.kept_after(0)
+        uploads = durable.kept_after(0)
         # Uploads answered since the last snapshot displace older ones with the next.
-        newest = max((upload.sequence for upload in (*uploads, *core._answered)), default=0)
+        newest = max((upload.sequence for upload in (*uploads, *durable._answered)), default=0)
         for upload in uploads:
             if upload.sequence <= newest - device.options.n_kept:
                 continue
-            kept |= set(accounting.uploads.get((device.name, core.incarnation, upload.sequence, upload.digest()), ()))
+            kept |= set(
+                accounting.uploads.get((device.name, durable.agent.incarnation, upload.sequence, upload.digest()), ())
+            )
         device.held, device.kept = held | kept, kept - held
-        require(core.n_rounds == memory.n_rounds, f"{device.name} counts {core.n_rounds} rounds, not {memory.n_rounds}")
-        if core.model_version > 0:
-            mine = (core.model_version, packed_bytes(core.model.stats))
+        require(
+            durable.agent.n_rounds == memory.n_rounds,
+            f"{device.name} counts {durable.agent.n_rounds} rounds, not {memory.n_rounds}",
+        )
+        if durable.agent.model_version > 0:
+            mine = (durable.agent.model_version, packed_bytes(durable.agent.model.stats))
             require(mine in accounting.versions, f"{device.name} decides on a model that no server ever had")
         self.check_decisions(device, decides=decides)
 

@@ -18,7 +18,7 @@ from fedbandit import FedLinUCB
 from fedbandit.algorithms.snapshot import agent_state
 from fedbandit.errors import NotReachable, Refused
 from fedbandit.sdk import LiveAgent, LocalServer, Transport, open_agent
-from fedbandit.sdk.retry import Backoff
+from fedbandit.sdk.sync_client import Backoff
 from fedbandit.sdk.transport import TransportReply
 
 
@@ -102,10 +102,10 @@ def whole_rows(n: int, dim: int = 3, seed: int = 0) -> np.ndarray:
 
 def everything_about(agent: LiveAgent) -> dict[str, Any]:
     """All that must survive a kill."""
-    core = agent._core
-    state = agent_state(core, pending=False)
+    durable = agent._durable
+    state = agent_state(durable.agent, pending=False)
     state.pop("next_decision")  # saving skips a number on purpose
-    waiting = [(w.number, w.choice, w.model_version, w.made_at, w.x.tolist()) for w in core._pending.values()]
+    waiting = [(w.number, w.choice, w.model_version, w.made_at, w.x.tolist()) for w in durable.agent._pending.values()]
     return {**state, "waiting": sorted(waiting)}
 
 

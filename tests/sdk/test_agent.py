@@ -190,7 +190,7 @@ def test_a_server_that_answers_without_merging_is_refused_rather_than_asked_for_
     hub = make_hub()
     way = Way(hub)
     with make_live(way) as agent:
-        way.sync = lambda body, *, timeout_s: way.inner.state("another life", None, timeout_s=1.0)
+        way.sync = lambda body, *, timeout_s: way.inner.state("another", None, timeout_s=1.0)
         agent.observe(X[0], 1.0)
         wait_until(lambda: agent.status().last_error is not None)
         assert "without having merged" in str(agent.status().last_error)
@@ -358,8 +358,8 @@ def test_what_the_server_would_refuse_is_refused_here():
 def test_a_refused_row_leaves_its_decision_waiting():
     hub = make_hub()
     with make_live(hub) as agent:
-        settings = replace(agent._core.description.settings, reward_bound=1.0)
-        agent._core.description = ModelDescription(settings, "1")
+        settings = replace(agent._durable.description.settings, reward_bound=1.0)
+        agent._durable.description = ModelDescription(settings, "1")
         decision = agent.choose(X)
         with pytest.raises(InvalidInput):
             agent.observe(decision, 5.0)

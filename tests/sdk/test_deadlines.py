@@ -12,7 +12,7 @@ import pytest
 import fedbandit as fb
 from fedbandit.errors import NotReachable
 from fedbandit.sdk import HttpTransport
-from fedbandit.sdk.retry import Backoff
+from fedbandit.sdk.sync_client import Backoff
 from tests.sdk.helpers import Way, make_hub, make_live
 
 X = np.eye(3)

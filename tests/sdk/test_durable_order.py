@@ -88,12 +88,12 @@ def test_the_snapshot_is_on_disk_before_the_log_is_cut(tmp_path, monkeypatch):
     with make_live(hub, state_dir=tmp_path, sync="inline") as agent:
         for _ in range(10):
             agent.observe(X[0], 1.0)
-        agent._core.save()
+        agent._durable.save()
         events = []
         watched = Watched(events)
         monkeypatch.setattr(journal_module, "os", watched)
         monkeypatch.setattr(observation_log, "os", watched)
-        agent._core.journal.tidy()
+        agent._durable.journal.tidy()
         monkeypatch.undo()
         assert events.index("journal.db-wal") < events.index("observations.new")
 
@@ -110,5 +110,5 @@ def test_strict_waits_for_the_disk_and_fast_does_not(tmp_path, monkeypatch, dura
         agent.partial_fit(X, [1.0, 1.0, 1.0])
         assert len(events) == (4 if durability == "strict" else 0)
         monkeypatch.undo()
-        (level,) = agent._core.journal._db.execute("PRAGMA synchronous").fetchone()
+        (level,) = agent._durable.journal._db.execute("PRAGMA synchronous").fetchone()
         assert level == (2 if durability == "strict" else 1)  # FULL, NORMAL

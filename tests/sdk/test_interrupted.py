@@ -77,12 +77,12 @@ def interrupted(n, work):
 
 def total_of(hub, agent):
     """Sums of what the server, the upload in flight if it is not merged, and the buffer hold."""
-    core = agent._core
-    core.finish()
-    total, merged = hub.server.stats + core.local, hub.server.ledger.get("a")
-    if core.in_flight is None or (merged is not None and merged.sequence == core.in_flight.sequence):
+    durable = agent._durable
+    durable.finish()
+    total, merged = hub.server.stats + durable.agent.local, hub.server.ledger.get("a")
+    if durable.agent.in_flight is None or (merged is not None and merged.sequence == durable.agent.in_flight.sequence):
         return total
-    return total + core.in_flight.stats
+    return total + durable.agent.in_flight.stats
 
 
 def require_conserved(hub, agent, seen):
@@ -222,18 +222,18 @@ def test_a_handler_that_calls_instead_of_raising_is_told_so(tmp_path):
         finally:
             sys.settrace(before)
         assert len(told) == 1 and "signal handler" in str(told[0])
-        assert agent.status().rounds == 1 and agent._core.local.reward_sum == 1.0
+        assert agent.status().rounds == 1 and agent._durable.agent.local.reward_sum == 1.0
 
 
-def test_an_upload_that_is_kept_already_and_still_in_flight_goes_into_a_new_life_once(tmp_path):
+def test_an_upload_that_is_kept_already_and_still_in_flight_goes_into_a_new_incarnation_once(tmp_path):
     """An exception between the two steps of taking an answer leaves it in both places."""
     with make_live(make_hub(alpha=float("inf")), state_dir=tmp_path / "state", sync="inline") as agent:
         for _ in range(3):
             agent.observe(X[0], 1.0)
-        core = agent._core
-        core.begin_incarnation([core.upload_now()])
-        assert (core.n_unsent, core.in_flight) == (3, None)
-        assert core.local.b.tolist() == [3.0, 0.0, 0.0]
+        durable = agent._durable
+        durable.begin_incarnation([durable.agent.upload_now()])
+        assert (durable.n_unsent, durable.agent.in_flight) == (3, None)
+        assert durable.agent.local.b.tolist() == [3.0, 0.0, 0.0]
 
 
 def test_an_exception_just_after_the_log_has_an_observation_counts_it_once(tmp_path, monkeypatch):
@@ -287,7 +287,7 @@ def test_a_record_that_cannot_be_taken_back_is_written_over(tmp_path, monkeypatc
         assert agent.status().rounds == 1
         copy = as_if_killed(tmp_path / "state", tmp_path / "copy")
     with make_live(hub, state_dir=copy, sync="inline") as again:
-        assert again.status().rounds == 1 and again._core.local.b.tolist() == [0.0, 2.0, 0.0]
+        assert again.status().rounds == 1 and again._durable.agent.local.b.tolist() == [0.0, 2.0, 0.0]
 
 
 def test_a_refresh_after_an_answer_was_interrupted_misses_nothing(tmp_path, monkeypatch):
@@ -299,7 +299,7 @@ def test_a_refresh_after_an_answer_was_interrupted_misses_nothing(tmp_path, monk
     hub = make_hub(alpha=INF)
     with make_live(hub, state_dir=tmp_path / "state", sync="inline") as agent:
         agent.observe(X[0], 1.0)
-        hub.receive(agent._core.upload_now())
+        hub.receive(agent._durable.agent.upload_now())
         agent.refresh()
         with monkeypatch.context() as patch:
             patch.setattr("fedbandit.sdk.durable_agent.DurableAgent._take", raise_at_once)

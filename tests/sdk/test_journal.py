@@ -335,20 +335,20 @@ def test_a_long_log_is_compacted_in_the_background(tmp_path):
         with make_live(hub, state_dir=tmp_path / sync, sync=sync) as agent:
             for x in rows:
                 agent.observe(x, 1.0)
-            wait_until(lambda agent=agent: agent._core.journal.n_records < MAX_RECORDS)
+            wait_until(lambda agent=agent: agent._durable.journal.n_records < MAX_RECORDS)
             if agent._background is not None:
                 agent._background.stop(10.0)  # a copy is no kill: nobody may write while it is made
             copy = as_if_killed(tmp_path / sync, tmp_path / f"{sync}-copy")
         with make_live(hub, state_dir=copy) as again:
             assert again.status().rounds == len(rows)
-            assert np.array_equal(again._core.local.Sigma, rows.T @ rows)
+            assert np.array_equal(again._durable.agent.local.Sigma, rows.T @ rows)
 
 
 def test_a_journal_that_cannot_be_written_books_nothing(tmp_path):
     hub = make_hub(alpha=float("inf"))
     with make_live(hub, state_dir=tmp_path / "state") as agent:
         decision = agent.choose(X)
-        log = agent._core.journal._log
+        log = agent._durable.journal._log
         full = os.open("/dev/full", os.O_RDWR)
         handle, log._handle = log._handle, full
         with pytest.raises(JournalFailed, match="No space left"):
@@ -389,9 +389,9 @@ def test_counters_survive_a_restart(tmp_path):
 def test_a_full_disk_does_not_stop_decisions(tmp_path, caplog):
     hub = make_hub(alpha=float("inf"))
     with make_live(hub, state_dir=tmp_path / "state", max_pending=5000) as agent:
-        db = agent._core.journal._db
+        db = agent._durable.journal._db
         db.execute("PRAGMA query_only = 1")
-        made = [agent.choose(X) for _ in range(agent._core.journal._ring.n_slots + 10)]
+        made = [agent.choose(X) for _ in range(agent._durable.journal._ring.n_slots + 10)]
         assert "cannot be written" in caplog.text
         db.execute("PRAGMA query_only = 0")
         agent.observe(made[-1], 1.0)
@@ -447,7 +447,7 @@ def test_closing_on_a_full_disk_says_so_lets_go_of_everything_and_loses_nothing(
     way.close = lambda: closed.append(True)
     agent = make_live(way, state_dir=tmp_path / "state")
     agent.observe(X[0], 1.0)
-    agent._core.journal._db.execute("PRAGMA query_only = 1")
+    agent._durable.journal._db.execute("PRAGMA query_only = 1")
     with pytest.raises(JournalFailed):
         agent.close()
     assert closed == [True]

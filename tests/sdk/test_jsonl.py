@@ -38,7 +38,8 @@ def test_a_round_through_the_pipe():
             {"flushed": 1},
             {
                 "error": "unknown_decision",
-                "message": f"no decision {made['decision']!r} waits for a reward; it has one, expired, or never was",
+                "message": f"no decision {made['decision']!r} is pending; "
+                "it has its reward, expired, or was never made",
             },
         ]
     assert hub.server.stats.n_obs == 1

@@ -17,7 +17,7 @@ X = np.eye(3)
 def test_a_record_of_another_kind_is_named(tmp_path, record):
     hub = make_hub(alpha=float("inf"))
     with make_live(hub, state_dir=tmp_path / "state") as agent:
-        agent._core.journal._log.append(record)
+        agent._durable.journal._log.append(record)
         state = as_if_killed(tmp_path / "state", tmp_path / "copy")
     for _ in range(2):
         with pytest.raises(FormatError):
@@ -80,8 +80,8 @@ def test_what_a_power_cut_leaves_of_the_log_is_a_beginning(tmp_path, lost):
         for n in range(9):
             agent.observe(X[n % 3], 2.0**n)
             if n == 3:
-                agent._core.save()
-                reached = agent._core.journal._log.position
+                agent._durable.save()
+                reached = agent._durable.journal._log.position
         state = as_if_killed(tmp_path / "state", tmp_path / "copy")
     log = state / "observations"
     content = log.read_bytes()
@@ -100,7 +100,7 @@ def test_what_a_power_cut_leaves_of_the_log_is_a_beginning(tmp_path, lost):
     for n_more in range(3):
         with make_live(hub, state_dir=state) as agent:
             assert agent.status().rounds == n_left + n_more
-            assert agent._core.local.reward_sum == 2.0**n_left - 1 + n_more
+            assert agent._durable.agent.local.reward_sum == 2.0**n_left - 1 + n_more
             agent.observe(X[0], 1.0)
             state = as_if_killed(state, tmp_path / f"more-{n_more}")
 
@@ -111,13 +111,13 @@ def test_a_snapshot_that_a_power_cut_took_back_counts_nothing_twice(tmp_path):
         agent.observe(X[0], 1.0)
         state = as_if_killed(tmp_path / "state", tmp_path / "copy")
         agent.observe(X[1], 2.0)
-        agent._core.save()
+        agent._durable.save()
         agent.observe(X[2], 4.0)
         later = (tmp_path / "state" / "observations").read_bytes()
     (state / "observations").write_bytes(later)
     power_cut(state)
     with make_live(hub, state_dir=state) as agent:
-        assert agent.status().rounds == 3 and agent._core.local.reward_sum == 7.0
+        assert agent.status().rounds == 3 and agent._durable.agent.local.reward_sum == 7.0
         agent.flush(5.0)
     assert hub.server.stats.n_obs == 3
 
@@ -131,17 +131,17 @@ def test_a_long_log_is_made_anew_without_what_the_snapshot_has(tmp_path, monkeyp
         for n, x in enumerate(rows):
             agent.observe(x, 1.0)
             if n % 20 == 0:
-                agent._core.save()
+                agent._durable.save()
             if n % 30 == 0:  # as a rule after a snapshot, with whatever was observed meanwhile
-                agent._core.journal.tidy()
+                agent._durable.journal.tidy()
                 copy = as_if_killed(tmp_path / "state", tmp_path / f"copy-{n}")
                 with make_live(hub, state_dir=copy) as again:
                     assert again.status().rounds == n + 1
-                    assert np.array_equal(again._core.local.Sigma, agent._core.local.Sigma)
+                    assert np.array_equal(again._durable.agent.local.Sigma, agent._durable.agent.local.Sigma)
         log = tmp_path / "state" / "observations"
         assert log.stat().st_size < 5000 and log.stat().st_mode & 0o777 == 0o600
         assert not (tmp_path / "state" / "observations.new").exists()
-        assert np.array_equal(agent._core.local.Sigma, rows.T @ rows)
+        assert np.array_equal(agent._durable.agent.local.Sigma, rows.T @ rows)
 
 
 @pytest.mark.parametrize("durability", ["fast", "strict"])
@@ -152,8 +152,8 @@ def test_threads_lose_nothing_while_the_log_is_made_anew_behind_them(tmp_path, m
     rows, n_rows = whole_rows(40_000), 0
     with make_live(hub, state_dir=tmp_path / "state", durability=durability) as agent:
         renewed = []
-        begin_at = agent._core.journal._log.begin_at
-        agent._core.journal._log.begin_at = lambda position: (renewed.append(position), begin_at(position))
+        begin_at = agent._durable.journal._log.begin_at
+        agent._durable.journal._log.begin_at = lambda position: (renewed.append(position), begin_at(position))
         with ThreadPoolExecutor(4) as pool:
             while n_rows < 800 or len(renewed) <= 2:  # on a busy machine the background comes late
                 some = rows[n_rows : n_rows + 200]
@@ -164,4 +164,4 @@ def test_threads_lose_nothing_while_the_log_is_made_anew_behind_them(tmp_path, m
         state = as_if_killed(tmp_path / "state", tmp_path / "copy")
     with make_live(hub, state_dir=state) as again:
         assert again.status().rounds == n_rows and again.status().pending == 0
-        assert np.array_equal(again._core.local.Sigma, rows[:n_rows].T @ rows[:n_rows])
+        assert np.array_equal(again._durable.agent.local.Sigma, rows[:n_rows].T @ rows[:n_rows])

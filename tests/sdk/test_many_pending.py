@@ -49,7 +49,7 @@ def test_a_kill_between_the_table_and_the_ring_books_no_reward_twice(tmp_path, n
     hub = make_hub(alpha=float("inf"))
     with make_live(hub, state_dir=tmp_path / "state", sync="inline") as agent:
         waiting = observe_all(agent)
-        assert len(waiting) == agent._core.journal._ring.n_slots
+        assert len(waiting) == agent._durable.journal._ring.n_slots
         copy = as_if_killed(tmp_path / "state", tmp_path / "copy")
     for place in (tmp_path / "state", copy):
         with make_live(hub, state_dir=place, sync="inline") as agent:
@@ -65,7 +65,7 @@ def test_what_was_given_up_after_such_a_kill_does_not_come_back(tmp_path, n_sett
     assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
     hub = make_hub(alpha=float("inf"))
     with make_live(hub, state_dir=tmp_path / "state", sync="inline") as agent:
-        assert agent.pending.expire() == agent._core.journal._ring.n_slots
+        assert agent.pending.expire() == agent._durable.journal._ring.n_slots
         copy = as_if_killed(tmp_path / "state", tmp_path / "copy")
     with make_live(hub, state_dir=copy, sync="inline") as agent:
         assert list(agent.pending) == []
@@ -74,13 +74,13 @@ def test_what_was_given_up_after_such_a_kill_does_not_come_back(tmp_path, n_sett
 def test_decisions_that_could_not_be_given_up_still_count_once(tmp_path):
     hub = make_hub(alpha=float("inf"))
     with make_live(hub, state_dir=tmp_path / "state", sync="inline") as agent:
-        for _ in range(agent._core.journal._ring.n_slots + 1):
+        for _ in range(agent._durable.journal._ring.n_slots + 1):
             agent.choose(X)
         steps = iter(range(50))
-        agent._core.journal._db.set_progress_handler(lambda: next(steps, None) is None, 100)  # fails in the middle
+        agent._durable.journal._db.set_progress_handler(lambda: next(steps, None) is None, 100)  # fails in the middle
         with pytest.raises(JournalFailed):
             agent.pending.expire()
-        agent._core.journal._db.set_progress_handler(None, 0)
+        agent._durable.journal._db.set_progress_handler(None, 0)
         n_waiting = len(observe_all(agent))
         copy = as_if_killed(tmp_path / "state", tmp_path / "copy")
     for place in (tmp_path / "state", copy):

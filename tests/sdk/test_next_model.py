@@ -62,12 +62,12 @@ def test_decisions_and_observations_do_not_wait_for_a_model_that_is_being_built(
 
 def growth_of(agent):
     """log det(Σ_m + what the model does not hold) − log det Σ_m, from scratch."""
-    core = agent._core
-    with core._lock:
-        Sigma = core.model.stats.Sigma
-        rest = np.zeros_like(Sigma) + core.local.Sigma
-        if core.in_flight is not None:
-            rest = rest + core.in_flight.stats.Sigma
+    durable = agent._durable
+    with durable.agent._lock:
+        Sigma = durable.agent.model.stats.Sigma
+        rest = np.zeros_like(Sigma) + durable.agent.local.Sigma
+        if durable.agent.in_flight is not None:
+            rest = rest + durable.agent.in_flight.stats.Sigma
         return np.linalg.slogdet(Sigma + rest)[1] - np.linalg.slogdet(Sigma)[1]
 
 
@@ -116,8 +116,8 @@ def test_the_growth_is_exact_after_many_swaps_with_threads_observing():
             thread.start()
         for thread in threads:
             thread.join()
-        with agent._core.building, agent._core._lock:
-            tracked = 0.0 if agent._core._tracker is None else agent._core._tracker.value
+        with agent._durable.building, agent._durable.agent._lock:
+            tracked = 0.0 if agent._durable.agent._tracker is None else agent._durable.agent._tracker.value
             assert tracked == pytest.approx(growth_of(agent), rel=1e-8, abs=1e-9)
         agent.flush(10.0)
         assert hub.server.stats.n_obs == 4500 and agent.status().exchanges > 5
@@ -127,7 +127,7 @@ def test_the_growth_is_exact_after_many_swaps_with_threads_observing():
 def test_an_inline_agent_decides_as_the_librarys_agent_does_to_the_last_choice(dim):
     rng = np.random.default_rng(0)
     rule = fb.FedLinUCB(dim=dim, alpha=0.1, beta=0.5)
-    hub, server, twin = LocalServer(rule), rule.server(), rule.agent("a", incarnation="life")
+    hub, server, twin = LocalServer(rule), rule.server(), rule.agent("a", incarnation="first")
     with make_live(hub, sync="inline") as agent:
         for _ in range(300):
             X = rng.standard_normal((8, dim))
@@ -148,17 +148,17 @@ def test_rounding_is_cleared_in_the_background_and_the_growth_stays_right():
     hub = hub_of(dim, alpha=1e300)
     rng = np.random.default_rng(0)
     with make_live(hub) as agent:
-        core = agent._core
+        durable = agent._durable
         restarts = []
         for n in range(2600):
             agent.observe(rng.standard_normal(dim), 1.0)
-            if core.is_renewal_due:  # the thread may be late: what matters is that it comes
-                steps = core._tracker._steps
-                wait_until(lambda: not core.is_renewal_due)
-                if core._tracker._steps < steps:
+            if durable.agent.is_renewal_due:  # the thread may be late: what matters is that it comes
+                steps = durable.agent._tracker._steps
+                wait_until(lambda: not durable.agent.is_renewal_due)
+                if durable.agent._tracker._steps < steps:
                     restarts.append(n)
         assert restarts, "the tracker was never made anew"
-        with core.building:
+        with durable.building:
             assert agent.status().growth == pytest.approx(growth_of(agent), rel=1e-9)
 
 
@@ -167,11 +167,11 @@ def test_rounding_is_cleared_at_once_where_no_thread_comes_in_time():
     way = Way(hub_of(dim, alpha=1e300))
     rng = np.random.default_rng(0)
     with make_live(way) as agent:
-        core = agent._core
-        with core.building:  # the thread cannot work
+        durable = agent._durable
+        with durable.building:  # the thread cannot work
             for _ in range(5000):
                 agent.observe(rng.standard_normal(dim), 1.0)
-            assert core._tracker._steps < 16 * 256
+            assert durable.agent._tracker._steps < 16 * 256
             assert agent.status().growth == pytest.approx(growth_of(agent), rel=1e-10)
 
 
@@ -179,12 +179,12 @@ def test_rounding_is_cleared_at_once_where_no_thread_comes_in_time():
 def test_a_row_that_costs_many_digits_is_counted_exactly_at_once(dim):
     rng = np.random.default_rng(0)
     with make_live(hub_of(dim, alpha=1e300)) as agent:
-        core = agent._core
+        durable = agent._durable
         for _ in range(20):
             agent.observe(rng.standard_normal(dim), 1.0)
-        tracker = core._tracker
+        tracker = durable.agent._tracker
         agent.observe(1e4 * rng.standard_normal(dim), 1.0)
-        assert core._tracker is tracker and tracker._steps == 0
+        assert durable.agent._tracker is tracker and tracker._steps == 0
         assert agent.status().growth == pytest.approx(growth_of(agent), rel=1e-7)
 
 
@@ -203,7 +203,7 @@ def test_growth_by_many_small_steps_leaves_the_callers_thread_in_peace(monkeypat
             for _ in range(2500):  # far more than 8 nats
                 agent.observe(rng.standard_normal(dim), 1.0)
             assert agent.status().growth > 60.0
-            with agent._core.building:
+            with agent._durable.building:
                 assert agent.status().growth == pytest.approx(growth_of(agent), rel=1e-11)
     assert threading.get_ident() not in restarts
 
@@ -212,7 +212,7 @@ def test_growth_by_many_small_steps_leaves_the_callers_thread_in_peace(monkeypat
 def test_a_tracker_that_is_renewed_all_the_time_gives_the_same_uploads(dim):
     rng = np.random.default_rng(0)
     rule = fb.FedLinUCB(dim=dim, alpha=0.5, beta=0.5)
-    hub, server, twin = LocalServer(rule), rule.server(), rule.agent("a", incarnation="life")
+    hub, server, twin = LocalServer(rule), rule.server(), rule.agent("a", incarnation="first")
     with make_live(hub, sync="inline") as agent:
         for n in range(300):
             x, reward = rng.standard_normal(dim) / dim**0.5, float(rng.standard_normal())
@@ -221,10 +221,10 @@ def test_a_tracker_that_is_renewed_all_the_time_gives_the_same_uploads(dim):
             while upload is not None:
                 upload = twin.adopt(server.receive(upload))
             if n % 3:
-                next_model.renew_tracker(agent._core)
+                next_model.renew_tracker(agent._durable)
             assert agent.status().sequence == twin.sequence
             assert agent.status().growth == pytest.approx(twin.growth, rel=1e-11)
-            np.testing.assert_array_equal(agent._core.local.Sigma, twin.local.Sigma)
+            np.testing.assert_array_equal(agent._durable.agent.local.Sigma, twin.local.Sigma)
         assert twin.sequence > 3
         np.testing.assert_array_equal(hub.server.stats.Sigma, server.stats.Sigma)
 
@@ -234,19 +234,19 @@ def test_the_thread_never_sleeps_with_the_agents_lock(monkeypatch, dim):
     n_points, with_lock = [], []
     monkeypatch.setattr(pauses, "LONGEST_S", 0.0)
     rng = np.random.default_rng(0)
-    cores = []
+    durables = []
     real = pauses.time.sleep
 
     def sleep(seconds):
         if threading.current_thread().name == "fedbandit-a":
             n_points.append(seconds)
-            if any(core._lock._is_owned() for core in cores):
+            if any(durable.agent._lock._is_owned() for durable in durables):
                 with_lock.append(seconds)
         real(seconds)
 
     monkeypatch.setattr(pauses.time, "sleep", sleep)
     with make_live(hub_of(dim)) as agent:
-        cores.append(agent._core)
+        durables.append(agent._durable)
         for n_exchanges in range(1, 6):
             agent.observe(rng.standard_normal(dim), 1.0)
             wait_until(lambda n=n_exchanges: agent.status().exchanges >= n and not agent.status().in_flight)

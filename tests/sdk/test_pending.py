@@ -54,7 +54,7 @@ def test_they_can_get_a_default_reward(options):
 def test_age_is_counted_by_the_clock_of_the_application(options):
     with make_live(make_hub(), **options) as agent:
         now = [1000.0]
-        agent._core._now = lambda: now[0]
+        agent._durable._now = lambda: now[0]
         first = agent.choose(X)
         now[0] += 60.0
         agent.choose(X)
@@ -65,7 +65,7 @@ def test_age_is_counted_by_the_clock_of_the_application(options):
 def test_a_clock_that_goes_back_hides_none_of_them(options):
     with make_live(make_hub(), **options) as agent:
         now = [1000.0]
-        agent._core._now = lambda: now[0]
+        agent._durable._now = lambda: now[0]
         decision = agent.choose(X)
         now[0] -= 3600.0
         assert list(agent.pending) == [decision] and len(agent.pending) == 1
@@ -93,13 +93,13 @@ def test_they_survive_a_kill_with_row_and_number(tmp_path):
 def test_more_of_them_than_the_ring_holds_survive_too(tmp_path):
     hub = make_hub(alpha=float("inf"))
     with make_live(hub, state_dir=tmp_path / "state") as agent:
-        n_slots = agent._core.journal._ring.n_slots
+        n_slots = agent._durable.journal._ring.n_slots
         made = [agent.choose(X) for _ in range(3 * n_slots)]
         for decision in made[::2]:
             agent.observe(decision, 1.0)
         agent.expire(made[1])
         copy = as_if_killed(tmp_path / "state", tmp_path / "copy")
-        agent._core.save()  # forgets the log; what the log settled must stay settled
+        agent._durable.save()  # forgets the log; what the log settled must stay settled
         later = as_if_killed(tmp_path / "state", tmp_path / "later")
     expected = [decision.id for decision in made[3::2]]
     for directory in (copy, later, tmp_path / "state"):
@@ -112,7 +112,7 @@ def test_a_kill_between_the_log_and_the_ring_books_once(tmp_path):
     hub = make_hub(alpha=float("inf"))
     with make_live(hub, state_dir=tmp_path / "state") as agent:
         decision = agent.choose(X)
-        journal = agent._core.journal
+        journal = agent._durable.journal
         journal.settle = lambda number: None  # killed just before
         agent.observe(decision, 1.0)
         copy = as_if_killed(tmp_path / "state", tmp_path / "copy")
@@ -168,7 +168,7 @@ def test_a_decision_is_in_the_journal_before_anybody_can_book_it(tmp_path):
     """Another thread gives all that wait a reward just when a decision is about to be written down."""
     hub = make_hub(alpha=float("inf"))
     with make_live(hub, state_dir=tmp_path / "state", sync="inline") as agent:
-        journal = agent._core.journal
+        journal = agent._durable.journal
         note = journal.note
 
         def note_late(waiting):
@@ -182,7 +182,7 @@ def test_a_decision_is_in_the_journal_before_anybody_can_book_it(tmp_path):
         journal.note = note
         agent.pending.settle(1.0)
         assert agent.status().rounds == 1
-        agent._core.save()  # the log, which would tell, is not replayed any more
+        agent._durable.save()  # the log, which would tell, is not replayed any more
         copy = as_if_killed(tmp_path / "state", tmp_path / "copy")
     with make_live(hub, state_dir=copy, sync="inline") as again:
         assert len(again.pending) == 0 and again.status().rounds == 1
@@ -208,7 +208,9 @@ def test_dropping_the_oldest_does_not_cost_a_transaction_for_each_decision(tmp_p
     hub = make_hub(alpha=float("inf"))
     with make_live(hub, state_dir=tmp_path / "state", sync="inline", max_pending=640) as agent:
         begun = []
-        agent._core.journal._db.set_trace_callback(lambda sql: begun.append(sql) if sql.startswith("BEGIN") else None)
+        agent._durable.journal._db.set_trace_callback(
+            lambda sql: begun.append(sql) if sql.startswith("BEGIN") else None
+        )
         made = [agent.choose(X) for _ in range(3000)]
         waiting = list(agent.pending)
         assert waiting == made[-len(waiting) :] and 620 <= len(waiting) <= 640

@@ -86,7 +86,7 @@ def in_a_child(action):
 def test_a_closed_agent_leaves_its_directory_free_while_a_child_has_not_let_go_yet(tmp_path):
     with make_live(make_hub(), state_dir=tmp_path / "state") as agent:
         copy = os.dup(
-            agent._core.journal._lock_file
+            agent._durable.journal._lock_file
         )  # as a child has one from the fork until it runs for the first time
     try:
         make_live(make_hub(), state_dir=tmp_path / "state").close()
@@ -109,7 +109,7 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(tmp_path):
         ):
             assert in_a_child(action) == ForkedProcess.__name__
         assert in_a_child(agent.close) == "None"  # nothing to close there
-        assert in_a_child(lambda: agent._core.journal._log.append(b"s")) == OSError.__name__  # its handle is gone
+        assert in_a_child(lambda: agent._durable.journal._log.append(b"s")) == OSError.__name__  # its handle is gone
         agent.observe(decision, 1.0)
         agent.flush(5.0)
         child = os.fork()

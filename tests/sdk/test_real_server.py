@@ -83,7 +83,7 @@ def test_a_model_made_anew_is_told_apart(server, news, tmp_path):
         agent.observe(X[0], 1.0)
         assert agent.status().last_error_code == "unauthenticated"
     token = server.add_agent("news", "a")
-    with pytest.raises(StateMismatch, match="made anew"):
+    with pytest.raises(StateMismatch, match="created again"):
         join(server, token, state_dir=tmp_path / "state")
 
 

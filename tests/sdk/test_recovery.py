@@ -38,7 +38,7 @@ def poison(server) -> None:
     """Three million observations that say the opposite, each within the model's rules."""
     n = 1_000_000
     sums = SufficientStats(1e6 * n * X, 1e3 * n * np.array([-1.0, 0.0, 1.0]), 3 * n, 0.0, 3.0 * n)
-    body = codec.encode(codec.request_of(Upload("liar", "life-1", 1, sums, 1.0)))
+    body = codec.encode(codec.request_of(Upload("liar", "first", 1, sums, 1.0)))
     answer = server.request("POST", "/v1/models/news/sync", token=server.add_agent("news", "liar"), body=body)
     assert answer.status == 200, answer.data
 

@@ -5,7 +5,8 @@ from random import Random
 
 import pytest
 
-from fedbandit.sdk.retry import Backoff, parse_retry_after
+from fedbandit.http_client import parse_retry_after
+from fedbandit.sdk.sync_client import Backoff
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 

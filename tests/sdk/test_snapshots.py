@@ -48,7 +48,7 @@ class Held:
 @contextmanager
 def held_while_writing(agent, monkeypatch):
     """A `save` whose transaction has begun and is not committed."""
-    held = Held(agent._core.save)
+    held = Held(agent._durable.save)
     write = journal_module.write_position
 
     def write_later(db, position):
@@ -67,7 +67,7 @@ def held_while_writing(agent, monkeypatch):
 @contextmanager
 def held_while_encoding(agent, monkeypatch):
     """A `save` that has taken its snapshot and has not come to the journal yet."""
-    held = Held(agent._core.save)
+    held = Held(agent._durable.save)
     plain = core_module.plain_values
 
     def plain_later(state):
@@ -109,7 +109,7 @@ def test_nobody_waits_for_a_snapshot_and_what_came_after_it_is_replayed(tmp_path
             held.end()
         assert held.errors == []
         after = as_if_killed(tmp_path / "state", tmp_path / "after")
-        assert agent._core.journal.n_records == 5
+        assert agent._durable.journal.n_records == 5
         expected = everything_about(agent)
     for place in (before, after):
         with make_live(hub, state_dir=place, sync="inline") as again:
@@ -125,7 +125,7 @@ def test_decisions_in_the_table_are_settled_with_the_snapshot_that_has_their_rew
     """After a power cut that took the log beyond the snapshot, a decision rewarded there waits again."""
     hub = make_hub(alpha=float("inf"))
     with make_live(hub, state_dir=tmp_path / "state", sync="inline") as agent:
-        journal = agent._core.journal
+        journal = agent._durable.journal
         made = [agent.choose(X) for _ in range(journal._ring.n_slots + 1)]
         number = [int(decision.id.rpartition("-")[2]) for decision in made]
         assert journal._moved == set(number[:-1])
@@ -139,7 +139,7 @@ def test_decisions_in_the_table_are_settled_with_the_snapshot_that_has_their_rew
         assert table == set(number[:-1]) - {number[0], number[2]}
         assert journal._done == {number[1]}
         copy = as_if_killed(tmp_path / "state", tmp_path / "copy")
-        agent._core.save()
+        agent._durable.save()
         table = {number for (number,) in journal._db.execute("SELECT number FROM pending")}
         assert table == set(number[3:-1]) and journal._done == set()
     if cut:
@@ -159,13 +159,13 @@ def test_a_snapshot_does_not_replace_one_of_a_later_moment(tmp_path, monkeypatch
         agent.observe(X[0], 1.0)
         with held_while_encoding(agent, monkeypatch) as held:
             agent.observe(X[1], 2.0)
-            agent._core.compact()  # and the log begins after both
+            agent._durable.compact()  # and the log begins after both
             held.end()
-        assert held.errors == [] and agent._core.journal.n_records == 0
+        assert held.errors == [] and agent._durable.journal.n_records == 0
         agent.observe(X[2], 4.0)
         copy = as_if_killed(tmp_path / "state", tmp_path / "copy")
     with make_live(hub, state_dir=copy, sync="inline") as again:
-        assert again.status().rounds == 3 and again._core.local.reward_sum == 7.0
+        assert again.status().rounds == 3 and again._durable.agent.local.reward_sum == 7.0
 
 
 def test_an_upload_made_after_a_snapshot_was_taken_is_saved_before_it_travels(tmp_path, monkeypatch):
@@ -175,12 +175,12 @@ def test_an_upload_made_after_a_snapshot_was_taken_is_saved_before_it_travels(tm
     with make_live(way, state_dir=tmp_path / "state", sync="inline") as agent:
         agent.observe(X[0], 1.0)
         with held_while_encoding(agent, monkeypatch) as held:
-            upload = agent._core.upload_now()
+            upload = agent._durable.agent.upload_now()
             held.end()
-        assert agent._core.saved_sequence == 0 < upload.sequence
+        assert agent._durable.saved_sequence == 0 < upload.sequence
         way.faults.append("lost reply")
         agent._client._prepare(everything=True)
-        assert agent._core.saved_sequence == agent._core.durable_sequence == upload.sequence
+        assert agent._durable.saved_sequence == agent._durable.durable_sequence == upload.sequence
         copy = as_if_killed(tmp_path / "state", tmp_path / "copy")
     with make_live(hub, state_dir=copy, sync="inline") as again:
         again.flush(5.0)
@@ -193,16 +193,16 @@ def test_a_new_incarnation_is_not_taken_for_saved_by_a_snapshot_of_the_one_befor
         agent.observe(X[0], 1.0)
         agent.flush(5.0)
         agent.observe(X[1], 1.0)
-        core = agent._core
+        durable = agent._durable
         with held_while_encoding(agent, monkeypatch) as held:
-            monkeypatch.setattr(type(core), "save", lambda self: None)
-            core.begin_incarnation([])
+            monkeypatch.setattr(type(durable), "save", lambda self: None)
+            durable.begin_incarnation([])
             monkeypatch.undo()
             held.end()
-        assert core.sequence == core.saved_sequence == 0
-        assert core.kept_after(0) == []  # not those of the incarnation before, though the journal still has them
-        core.save()
-        assert core.journal.kept_after(0) == []
+        assert durable.agent.sequence == durable.saved_sequence == 0
+        assert durable.kept_after(0) == []  # not those of the incarnation before, though the journal still has them
+        durable.save()
+        assert durable.journal.kept_after(0) == []
 
 
 def test_answered_uploads_are_kept_whichever_snapshot_comes_first(tmp_path, monkeypatch):
@@ -213,8 +213,8 @@ def test_answered_uploads_are_kept_whichever_snapshot_comes_first(tmp_path, monk
             agent.observe(X[1], 1.0)
             agent.observe(X[2], 1.0)
             held.end()
-        assert [upload.sequence for upload in agent._core.kept_after(0)] == [1, 2, 3]
-        assert agent._core._answered == []
+        assert [upload.sequence for upload in agent._durable.kept_after(0)] == [1, 2, 3]
+        assert agent._durable._answered == []
 
 
 def test_a_snapshot_that_comes_after_the_end_writes_nothing(tmp_path, monkeypatch):
@@ -240,7 +240,7 @@ def test_where_the_last_snapshot_failed_an_earlier_one_says_that_the_agent_is_cl
 
     with held_while_encoding(agent, monkeypatch) as held:
         with monkeypatch.context() as patched:
-            patched.setattr(type(agent._core.journal), "save", fails)
+            patched.setattr(type(agent._durable.journal), "save", fails)
             with pytest.raises(JournalFailed):
                 agent.close()
         held.end()

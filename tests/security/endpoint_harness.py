@@ -22,8 +22,7 @@ import fedbandit as fb
 from fedbandit.algorithms.messages import packed_bytes
 from fedbandit.errors import FedbanditError
 from fedbandit.sdk.durable_agent import DurableAgent
-from fedbandit.sdk.retry import Backoff
-from fedbandit.sdk.sync_client import SyncClient
+from fedbandit.sdk.sync_client import Backoff, SyncClient
 from fedbandit.sdk.transport import HttpTransport
 from fedbandit.service.admin.auth import hash_token
 from fedbandit.service.container import make_container
@@ -129,18 +128,21 @@ class EndpointHarness:
 
     def answer(self, body: bytes) -> str:
         """The result of a reply at a live agent, whose model stays usable in any case."""
-        core = DurableAgent(ModelDescription(SETTINGS, "0123456789abcdef"), AGENT)
-        link = SyncClient(core, _Speaking(body), backoff=Backoff(Random(0)), timeout_s=1.0)
-        core.sequence = 3  # as the vectors' answers acknowledge it
+        durable = DurableAgent(ModelDescription(SETTINGS, "0123456789abcdef"), AGENT)
+        client = SyncClient(durable, _Speaking(body), backoff=Backoff(Random(0)), timeout_s=1.0)
+        durable.agent.sequence = 3  # as the vectors' answers acknowledge it
         try:
-            link.refresh()
+            client.refresh()
         except FedbanditError as error:
-            if link.last_error is None:
+            if client.last_error is None:
                 raise Hostile(f"{error!r} went unnoticed: the background thread would ask again at once") from error
             outcome = type(error).code  # of a Refused, not the reason that the server gave
         else:
             outcome = "adopted"
-        if not np.isfinite(core.model.theta_hat).all() or not np.isfinite(core.scores(np.eye(DIM)).upper).all():
+        if (
+            not np.isfinite(durable.agent.model.theta_hat).all()
+            or not np.isfinite(durable.scores(np.eye(DIM)).upper).all()
+        ):
             raise Hostile(f"an answer ({outcome}) left the agent unable to decide")
         return outcome
 

@@ -10,8 +10,8 @@ import pytest
 
 import fedbandit as fb
 from fedbandit.errors import FedbanditError, LiveError, NotReachable
+from fedbandit.http_client import parse_retry_after
 from fedbandit.sdk import HttpTransport, open_agent
-from fedbandit.sdk.retry import parse_retry_after
 from fedbandit.wire import codec
 from fedbandit.wire.settings import ModelDescription
 from tests.sdk.helpers import make_hub

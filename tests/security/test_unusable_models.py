@@ -75,8 +75,8 @@ def test_a_state_directory_with_such_a_model_decides_again(tmp_path):
     hub = make_hub()
     agent = make_live(hub, state_dir=tmp_path, sync="inline")
     agent.observe(agent.choose(X), 1.0)
-    agent._core.model = fb.core.ridge.RidgeModel(giant().stats + SufficientStats.prior(dim=3, lam=1.0))
-    agent._core.model_version = 7
+    agent._durable.agent.model = fb.core.ridge.RidgeModel(giant().stats + SufficientStats.prior(dim=3, lam=1.0))
+    agent._durable.agent.model_version = 7
     agent.close()
     with make_live(hub, state_dir=tmp_path) as agent:
         agent.choose(X)

@@ -98,4 +98,4 @@ def test_refusals_are_told_in_the_servers_words(run):
 
 def test_nothing_is_sent_without_a_token(run, monkeypatch):
     monkeypatch.delenv("FEDBANDIT_TOKEN")
-    assert "FEDBANDIT_TOKEN" in run(models.app, "list", fails=True).output
+    assert "FEDBANDIT_TOKEN" in str(run(models.app, "list", fails=True).exception)

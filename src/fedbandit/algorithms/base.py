@@ -22,6 +22,7 @@ from fedbandit.core.statistics import RunningStats, SufficientStats
 from fedbandit.errors import AlreadyObserved, DimensionMismatch, FeatureMismatch, InvalidInput, UnknownDecision
 
 MAX_PENDING = 100_000
+Selection = tuple[int | None, Vector, int]  # row in the decision set, the row itself, version of the model
 MOST_DROPPED = 256  # waiting decisions at a time, beyond the excess
 
 
@@ -93,19 +94,9 @@ class BaseAgent:
 
         `actions` is (K, dim), array-like or a DataFrame, and may differ every time; or any object with `best`.
         """
-        if has_best(actions):
-            if k is not None:
-                raise InvalidInput("top k needs a finite array of actions, got a decision set with best()")
-            return self._choose_from(actions)  # type: ignore[arg-type]
-        X = self._read(actions)
         if k is None:
-            index, version = self._best(X)
-            return self._decide(X, index, version)
-        check_k(k, X)
-        with self._deciding:
-            judgement = self._basis()
-            upper = judgement.upper(X)
-        return [self._decide(X, index, judgement.version) for index in top_indices(upper, k)]
+            return self._issue(*self._select(actions))
+        return [self._issue(*selection) for selection in self._select_top(actions, k)]
 
     @overload
     def choose_many(self, decision_sets: Sequence[ArrayLike], *, k: None = None) -> list[Decision]: ...
@@ -115,22 +106,9 @@ class BaseAgent:
         self, decision_sets: Sequence[ArrayLike], *, k: int | None = None
     ) -> list[Decision] | list[list[Decision]]:
         """What `choose` gives for each decision set, all by the same model; nothing is decided if one set is bad."""
-        if not hasattr(decision_sets, "__len__") or isinstance(decision_sets, type):
-            raise InvalidInput(f"expected a list of decision sets, got {type(decision_sets).__name__}")
-        arrays = [self._read(actions) for actions in decision_sets]
-        with self._deciding:
-            judgement = self._basis()
-            if k is not None:
-                for X in arrays:
-                    check_k(k, X)
-                ranked = [top_indices(judgement.upper(X), k) for X in arrays]
-                version = judgement.version
-                return [
-                    [self._decide(X, index, version) for index in indices]
-                    for X, indices in zip(arrays, ranked, strict=True)
-                ]
-            chosen = judgement.best_of_each(arrays)
-        return [self._decide(X, index, judgement.version) for X, index in zip(arrays, chosen, strict=True)]
+        if k is None:
+            return [self._issue(*selection) for selection in self._select_each(decision_sets)]
+        return [[self._issue(*selection) for selection in top] for top in self._select_top_of_each(decision_sets, k)]
 
     def predict(self, X: ArrayLike) -> Vector:
         """Estimated mean reward ⟨θ̂, x⟩ of each row."""
@@ -196,13 +174,17 @@ class BaseAgent:
         with self._lock:
             if isinstance(message, Poll):
                 return self.in_flight if self.in_flight is not None else self._send(0.0)
-            if self.in_flight is not None and message.acknowledged >= self.in_flight.sequence:
-                self.in_flight = None
+            self._acknowledge(message.acknowledged)
             if isinstance(message, Receipt):
                 return self._received(message)
             if message.stats.dim != self.dim:
                 raise DimensionMismatch(f"expected a model with {self.dim} features, got {message.stats.dim}")
             return self._take(message)
+
+    def _acknowledge(self, sequence: int) -> None:
+        """Uploads up to this one are merged."""
+        if self.in_flight is not None and sequence >= self.in_flight.sequence:
+            self.in_flight = None
 
     def _received(self, receipt: Receipt) -> Upload | None:
         """Called for an upload that is merged but brought no model back."""
@@ -249,6 +231,11 @@ class BaseAgent:
             return self._read_frame(actions)
         return as_matrix(actions, self.dim)
 
+    def _read_each(self, decision_sets: Sequence[ArrayLike]) -> list[Matrix]:
+        if not hasattr(decision_sets, "__len__") or isinstance(decision_sets, type):
+            raise InvalidInput(f"expected a list of decision sets, got {type(decision_sets).__name__}")
+        return [self._read(actions) for actions in decision_sets]
+
     def _read_frame(self, frame: Any) -> Matrix:
         names = [str(name) for name in frame.columns]
         self._check_columns(names)
@@ -265,6 +252,47 @@ class BaseAgent:
                 + (f"; missing {missing}, unexpected {extra}" if missing or extra else "; the order differs")
             )
 
+    # -- selecting: what a decision will be, without its identity -----------------------------------------------
+
+    def _select(self, actions: ArrayLike | DecisionSet) -> Selection:
+        if has_best(actions):
+            return self._select_from(actions)  # type: ignore[arg-type]
+        X = self._read(actions)
+        index, version = self._best(X)
+        return index, X[index].copy(), version
+
+    def _select_top(self, actions: ArrayLike | DecisionSet, k: int) -> list[Selection]:
+        if has_best(actions):
+            raise InvalidInput("top k needs a finite array of actions, got a decision set with best()")
+        return self._top_of([self._read(actions)], k)[0]
+
+    def _select_each(self, decision_sets: Sequence[ArrayLike]) -> list[Selection]:
+        arrays = self._read_each(decision_sets)
+        with self._deciding:
+            judgement = self._basis()
+            chosen = judgement.best_of_each(arrays)
+        return [(index, X[index].copy(), judgement.version) for X, index in zip(arrays, chosen, strict=True)]
+
+    def _select_top_of_each(self, decision_sets: Sequence[ArrayLike], k: int) -> list[list[Selection]]:
+        return self._top_of(self._read_each(decision_sets), k)
+
+    def _top_of(self, arrays: list[Matrix], k: int) -> list[list[Selection]]:
+        for X in arrays:
+            check_k(k, X)
+        with self._deciding:
+            judgement = self._basis()
+            ranked = [top_indices(judgement.upper(X), k) for X in arrays]
+        return [
+            [(index, X[index].copy(), judgement.version) for index in indices]
+            for X, indices in zip(arrays, ranked, strict=True)
+        ]
+
+    def _select_from(self, decision_set: DecisionSet) -> Selection:
+        with self._deciding:
+            estimate, beta, version = self._basis()
+            x = decision_set.best(estimate.theta_hat, Width(estimate.inverse), beta)
+        return None, as_vector(x, self.dim, "best()").copy(), version
+
     def _best(self, X: Matrix) -> tuple[int, int]:
         """Index of the best row and the version of the model that says so."""
         with self._deciding:
@@ -272,15 +300,6 @@ class BaseAgent:
             return judgement.best(X), judgement.version
 
     # -- decisions and their rewards ---------------------------------------------------------------------------
-
-    def _decide(self, X: Matrix, index: int, version: int) -> Decision:
-        return self._issue(index, X[index].copy(), version)
-
-    def _choose_from(self, decision_set: DecisionSet) -> Decision:
-        with self._deciding:
-            estimate, beta, version = self._basis()
-            x = decision_set.best(estimate.theta_hat, Width(estimate.inverse), beta)
-        return self._issue(None, as_vector(x, self.dim, "best()").copy(), version)
 
     def _issue(self, index: int | None, x: Vector, version: int) -> Decision:
         number = self._newest = next(self._decisions)
@@ -316,11 +335,11 @@ class BaseAgent:
     def _settle(self, decision: Decision) -> Vector:
         """The row of a decision that may be booked now; it cannot be booked again."""
         number = self._number_of(decision)
-        x = self._waiting_row(decision, number)
+        x = self._pending_row(decision, number)
         del self._pending[number]
         return x
 
-    def _waiting_row(self, decision: Decision, number: int) -> Vector:
+    def _pending_row(self, decision: Decision, number: int) -> Vector:
         if number not in self._pending:
             raise AlreadyObserved(
                 f"decision {decision.id!r} has its reward already, expired, "

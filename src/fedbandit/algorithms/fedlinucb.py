@@ -18,7 +18,7 @@ from fedbandit.algorithms.server import BaseServer
 from fedbandit.core import radius as radii
 from fedbandit.core.arrays import Matrix, Vector, at_least, whole_at_least
 from fedbandit.core.growth import GrowthTracker, exceeds
-from fedbandit.core.products import times_vector
+from fedbandit.core.products import BLOCK, times_vector
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.errors import InvalidParameter
@@ -104,6 +104,8 @@ class FedLinUCBAgent(BaseAgent):
         self._wants_model = rule.join
         self._own_buffer = False  # whether this agent held data that the model lacks when it adopted the model
         self._spectral = rule.trigger == "spectral"
+        self.defers_renewal = False  # whether a thread of the driver makes new growth trackers
+        self.is_renewal_due = False
         self._answer_watch: AdoptionCheck | None = AdoptionCheck()
 
     # -- deciding
@@ -148,7 +150,10 @@ class FedLinUCBAgent(BaseAgent):
 
     def _renew(self, tracker: GrowthTracker) -> None:
         """Called when rounding may have built up."""
-        tracker.restart(self._everything())
+        if not self.defers_renewal or tracker.is_overdue:
+            tracker.restart(self._everything())
+        elif tracker.is_due and self.dim > BLOCK:
+            self.is_renewal_due = True  # below that, waking a thread costs more than an overdue restart
 
     def _absorb_batch(self, stats: SufficientStats, X: Matrix, y: Vector) -> Upload | None:
         self._gather_batch(stats)
@@ -207,16 +212,30 @@ class FedLinUCBAgent(BaseAgent):
         self._tracker = None
         self.model = RidgeModel(download.stats)
         self.model_version = download.version
-        self._own_buffer = self.in_flight is not None or (self._local is not None and self._local.n_obs > 0)
+        self._own_buffer = self._has_unmerged_data()
         self.n_switches += 1
         self._judgement = None
         return self._recount()
+
+    def _use(self, model: RidgeModel, version: int, tracker: GrowthTracker, top_bound: float) -> Upload | None:
+        """Use a model that was factorised elsewhere, with the growth of all data that it does not hold."""
+        self._wants_model = False
+        self._own_buffer = self._has_unmerged_data()
+        beta = self.rule.beta_for(model, n_obs=model.stats.n_obs, version=version, own_buffer=self._own_buffer)
+        # An exception in between finds no tracker, and `_absorb` counts anew; a judgement is one assignment.
+        self._tracker = None
+        self.model, self.model_version = model, version
+        self._judgement = DecisionBasis(model, beta, version)
+        self._tracker = tracker
+        self.n_switches += 1
+        self._top_bound = top_bound
+        return self._exchange_if_due()
 
     def _recount(self) -> Upload | None:
         """Growth from the model on; data that was seen while the exchange was under way counts already."""
         self._tracker = None
         self._top_bound = 0.0
-        if self.in_flight is None and (self._local is None or self._local.n_obs == 0):
+        if not self._has_unmerged_data():
             return None
         self._count_growth()
         return self._exchange_if_due()
@@ -226,6 +245,9 @@ class FedLinUCBAgent(BaseAgent):
         tracker = GrowthTracker(self.model.inverse, self.model.log_det)
         tracker.restart(self._everything())
         self._tracker, self._top_bound = tracker, math.inf
+
+    def _has_unmerged_data(self) -> bool:
+        return self.in_flight is not None or (self._local is not None and self._local.n_obs > 0)
 
     def _holds_more_than_one(self) -> bool:
         return self.in_flight is not None or (self._local is not None and self._local.n_obs > 1)

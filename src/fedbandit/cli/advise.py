@@ -56,7 +56,7 @@ def advise(
         from fedbandit.experiments.advice.log import read_log
         from fedbandit.experiments.advice.report_page import headline, render
     except ImportError as error:
-        raise MissingExtra(f"advice needs the lab extra: pip install 'fedbandit[lab]' ({error})") from error
+        raise MissingExtra(f"advice needs the lab extra: install fedbandit[lab] ({error})") from error
     check_file(out, "--out")
     data = read_log(
         log,

@@ -10,7 +10,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
-import typer
+try:
+    import typer
+except ImportError:  # the base install
+    from fedbandit.cli import plain as typer  # type: ignore[no-redef]
 
 import fedbandit as fb
 from fedbandit.core.arrays import whole_at_least

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import platform
 from pathlib import Path
 from typing import Annotated
 
-import typer
+try:
+    import typer
+except ImportError:  # the base install
+    from fedbandit.cli import plain as typer  # type: ignore[no-redef]
 
 from fedbandit import __version__
 from fedbandit.cli import doctor_checks
@@ -49,24 +53,38 @@ def doctor(
 def _about_server(url: str, token: str, model: str | None, ca_cert: str | None) -> list[Finding]:
     if not url:
         return [Finding("server", "reachable", "skipped", "give --url or set FEDBANDIT_URL to check one")]
-    line = doctor_checks.Line(url, token, ca_cert)
-    found = list(doctor_checks.server(line))
+    probe = doctor_checks.ServerProbe(url, token, ca_cert)
+    found = list(doctor_checks.server(probe))
     if found[0].state == "failed":
         return found
     if not token:
         return [*found, Finding("token", "known", "skipped", "give --token or set FEDBANDIT_TOKEN to check one")]
-    return [*found, *doctor_checks.token(line, model)]
+    return [*found, *doctor_checks.token(probe, model)]
 
 
 def _print(findings: list[Finding], *, healthy: bool) -> None:
+    if importlib.util.find_spec("rich") is not None:
+        _print_styled(findings, healthy=healthy)
+        return
+    print(_title())
+    topic = ""
+    for finding in findings:
+        if finding.topic != topic:
+            topic = finding.topic
+            print(f"\n{topic}")
+        print(f"  {MARKS[finding.state][0]} {finding.name:10} {finding.words}")
+        if finding.advice:
+            print(15 * " " + finding.advice)
+    print("\n" + _conclusion(healthy))
+
+
+def _print_styled(findings: list[Finding], *, healthy: bool) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.padding import Padding
 
     console = Console(highlight=False)
-    console.print(
-        f"fedbandit {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    )
+    console.print(_title())
     topic = ""
     for finding in findings:
         if finding.topic != topic:
@@ -76,4 +94,12 @@ def _print(findings: list[Finding], *, healthy: bool) -> None:
         console.print(f"  [{style}]{mark}[/] {escape(finding.name):10} {escape(finding.words)}", soft_wrap=True)
         if finding.advice:
             console.print(Padding(escape(finding.advice), (0, 0, 0, 15)), style="cyan")
-    console.print("\nAll checks passed." if healthy else "\n[bold red]Some checks failed; see ✗.[/]")
+    console.print("\n" + _conclusion(healthy), style="" if healthy else "bold red")
+
+
+def _title() -> str:
+    return f"fedbandit {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+
+
+def _conclusion(healthy: bool) -> str:
+    return "All checks passed." if healthy else "Some checks failed; see ✗."

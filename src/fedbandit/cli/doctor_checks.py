@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -14,19 +13,15 @@ from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
-import urllib3
-
-from fedbandit.errors import FormatError
+from fedbandit.errors import FormatError, NotReachable
+from fedbandit.http_client import HttpClient, HttpReply, api_path, check_token
 from fedbandit.sdk.journal.layout import APPLICATION_ID, VERSION, read_position
 from fedbandit.sdk.journal.observation_log import read_log
 from fedbandit.sdk.journal.pending_ring import boot_id
-from fedbandit.sdk.transport import address_parts, check_token, reason_of, segment
 
 EXTRAS = {  # what people install, and what for
-    "cli": "the commands",
+    "cli": "all commands",
     "server": "a server with its dashboard",
     "postgres": "a server on PostgreSQL",
     "lab": "studies, advice, the compiled simulator",
@@ -34,6 +29,7 @@ EXTRAS = {  # what people install, and what for
     "ray": "studies on a cluster",
 }
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[(?P<extras>[^]]*)\])?\s*(?:>=\s*(?P<least>[0-9.]+))?")
+TIMEOUT_S = 5.0
 MAX_SKEW_S = 60.0
 MIN_FREE_MB = 100
 
@@ -59,7 +55,7 @@ class Finding:
 def packages() -> Iterator[Finding]:
     """One finding for the base install and one for each extra."""
     wanted = metadata.requires("fedbandit") or []
-    yield _installed("base", "agents, fb.connect", _of_extra(wanted, ""))
+    yield _installed("base", "agents, fb.connect, the commands agent and doctor", _of_extra(wanted, ""))
     for extra, purpose in EXTRAS.items():
         yield _installed(extra, purpose, _of_extra(wanted, extra))
 
@@ -86,8 +82,9 @@ def _installed(extra: str, purpose: str, wanted: dict[str, str]) -> Finding:
     if not problems:
         return Finding("packages", extra, "ok", purpose)
     state = "failed" if extra == "base" else "missing"
-    command = "pip install fedbandit" if extra == "base" else f"pip install 'fedbandit[{extra}]'"
-    return Finding("packages", extra, state, f"{purpose}: {', '.join(problems)}", command)
+    name, place = ("fedbandit", ".") if extra == "base" else (f"fedbandit[{extra}]", f".[{extra}]")
+    advice = f"install {name} (in a checkout: pip install '{place}')"
+    return Finding("packages", extra, state, f"{purpose}: {', '.join(problems)}", advice)
 
 
 def _problem_of(name: str, least: str) -> str:
@@ -105,56 +102,53 @@ def _numbers(version: str) -> list[int]:
 # -- a server
 
 
-class Line:
-    """A way to ask a server: short, once, and with the token only where it is the question."""
+class ServerProbe:
+    """Short requests to a server, with the token only where the token is checked."""
 
     def __init__(self, url: str, token: str, ca_cert: str | None) -> None:
-        address_parts(url)
         if token:
             check_token(token, "a token as printed by `fedbandit tokens add` or `fedbandit agents add`")
-        self.url, self.token = url.rstrip("/"), token
-        self._http = urllib3.PoolManager(retries=False, ca_certs=ca_cert, timeout=5.0)
+        self._anonymous = HttpClient(url, ca=ca_cert)
+        self._known = HttpClient(url, token=token, ca=ca_cert)
+        self.url, self.exposes_token = self._known.address, self._known.exposes_token
 
-    def get(self, path: str, *, known: bool = True) -> urllib3.BaseHTTPResponse:
-        """The answer, whatever its status."""
-        headers = {"Authorization": f"Bearer {self.token}"} if known and self.token else {}
-        return self._http.request("GET", self.url + path, headers=headers)
+    def get(self, path: str, *, with_token: bool = True) -> HttpReply:
+        """The response, whatever its status."""
+        client = self._known if with_token else self._anonymous
+        return client.request("GET", path, timeout_s=TIMEOUT_S)
 
 
-def server(line: Line) -> Iterator[Finding]:
-    """Is it there, is it ready, do the clocks agree."""
+def server(probe: ServerProbe) -> Iterator[Finding]:
+    """Whether it answers, is ready, is encrypted, and has a clock that agrees with ours."""
     try:
-        alive, ready = line.get("/healthz", known=False), line.get("/readyz", known=False)
-    except (urllib3.exceptions.HTTPError, OSError) as error:
-        advice = "is the address right, does `fedbandit serve` run, does a firewall or a proxy stand between?"
-        yield Finding("server", "reachable", "failed", f"{line.url}: {reason_of(error)}", advice)
+        alive, ready = probe.get("/healthz", with_token=False), probe.get("/readyz", with_token=False)
+    except NotReachable as error:
+        advice = "check the address, that `fedbandit serve` runs, and that no firewall or proxy blocks it"
+        yield Finding("server", "reachable", "failed", str(error), advice)
         return
-    if alive.status != 200 or _json(alive).get("status") != "ok":
-        words = f"{line.url} answers {alive.status} to /healthz; something else may be listening there"
+    if alive.status != 200 or (alive.json_object() or {}).get("status") != "ok":
+        words = f"{probe.url} answers {alive.status} to /healthz; something else may be listening there"
         yield Finding("server", "reachable", "failed", words)
         return
-    yield Finding("server", "reachable", "ok", line.url)
+    yield Finding("server", "reachable", "ok", probe.url)
     if ready.status == 200:
         yield Finding("server", "ready", "ok", "its store answers")
     else:
-        yield Finding(
-            "server", "ready", "failed", str(_json(ready).get("message", ready.status)), "see the server's log"
-        )
-    yield _encrypted(line.url)
+        words = str((ready.json_object() or {}).get("message", ready.status))
+        yield Finding("server", "ready", "failed", words, "see the server's log")
+    yield _encrypted(probe.url, exposes_token=probe.exposes_token)
     yield _clock(ready.headers.get("Date"), time.time())
 
 
-def _encrypted(url: str) -> Finding:
-    parts = urlsplit(url)
-    if parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1", "::1"):
-        return Finding(
-            "server", "encrypted", "ok", "https" if parts.scheme == "https" else "not needed on this machine"
-        )
-    return Finding("server", "encrypted", "warning", "tokens travel in the clear", "use https (docs/deployment.md)")
+def _encrypted(url: str, *, exposes_token: bool) -> Finding:
+    if not exposes_token:
+        words = "https" if url.startswith("https") else "not needed on this machine"
+        return Finding("server", "encrypted", "ok", words)
+    return Finding("server", "encrypted", "warning", "tokens are sent unencrypted", "use https (docs/deployment.md)")
 
 
 def _clock(date: str | None, now: float) -> Finding:
-    """Nothing we count depends on clocks; certificates and logs do."""
+    """Whether the clocks agree: no statistics depend on it; certificates and logs do."""
     if date is None:
         return Finding("server", "clock", "skipped", "the server sends no date")
     skew = parsedate_to_datetime(date).timestamp() + 0.5 - now
@@ -166,18 +160,18 @@ def _clock(date: str | None, now: float) -> Finding:
 # -- a token
 
 
-def token(line: Line, model: str | None) -> Iterator[Finding]:
+def token(probe: ServerProbe, model: str | None) -> Iterator[Finding]:
     """Whether the server knows it, as what, and for which model."""
-    status = line.get("/status")
+    status = probe.get("/status")
     if status.status == 401:
         advice = "make a new one: `fedbandit agents add MODEL NAME --renew`, or `fedbandit tokens add NAME`"
         yield Finding("token", "known", "failed", _told(status), advice)
         return
     if status.status == 200:
-        role = "admin" if line.get("/v1/tokens").status == 200 else "viewer"
+        role = "admin" if probe.get("/v1/tokens").status == 200 else "viewer"
         yield Finding("token", "known", "ok", f"role {role}")
         if model:
-            yield _model(line.get(_path(model)), model)
+            yield _model(probe.get(api_path("models", model)), model)
         return
     if status.status != 403:
         yield Finding("token", "known", "failed", _told(status))
@@ -186,40 +180,28 @@ def token(line: Line, model: str | None) -> Iterator[Finding]:
         yield Finding("token", "known", "ok", "role agent; --model MODEL also checks its model")
         return
     yield Finding("token", "known", "ok", "role agent")
-    yield _model(line.get(_path(model)), model)
+    yield _model(probe.get(api_path("models", model)), model)
 
 
-def _model(answer: urllib3.BaseHTTPResponse, model: str) -> Finding:
-    if answer.status != 200:
-        return Finding("token", f"model {model}", "failed", _told(answer), "is it another model's token?")
-    shown = _json(answer)
+def _model(reply: HttpReply, model: str) -> Finding:
+    if reply.status != 200:
+        return Finding("token", f"model {model}", "failed", _told(reply), "is it another model's token?")
+    shown = reply.json_object() or {}
     whose = f"agent {shown['agent']}, " if "agent" in shown else ""
     words = f"{whose}{shown['dim']} features, version {shown['version']}, {shown['n_obs']:,} observations"
     return Finding("token", f"model {model}", "ok", words)
 
 
-def _path(model: str) -> str:
-    return f"/v1/models/{segment(model, 'model')}"
-
-
-def _json(answer: urllib3.BaseHTTPResponse) -> dict[str, Any]:
-    try:
-        found = json.loads(answer.data)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _told(answer: urllib3.BaseHTTPResponse) -> str:
-    problem = _json(answer)
-    return f"{answer.status} {problem.get('error', '')}: {problem.get('message', 'not our answer')}"
+def _told(reply: HttpReply) -> str:
+    problem = reply.json_object() or {}
+    return f"{reply.status} {problem.get('error', '')}: {problem.get('message', 'not an answer of fedbandit')}"
 
 
 # -- a state directory
 
 
 def state_dir(path: Path) -> Iterator[Finding]:
-    """Can an agent live there; who does. Opened for reading only."""
+    """Whether an agent can use the directory, and which agent does. Opened for reading only."""
     if not path.exists():
         parent = next(folder for folder in path.absolute().parents if folder.exists())
         good = os.access(parent, os.W_OK)

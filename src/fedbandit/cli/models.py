@@ -21,6 +21,7 @@ from fedbandit.cli.admin_client import (
 from fedbandit.cli.files import check_file
 from fedbandit.cli.warm_start import create_with_history, read_history
 from fedbandit.core.radius import KINDS
+from fedbandit.http_client import EXPORT_TIMEOUT_S
 
 app = typer.Typer(no_args_is_help=True, help="Manage the models of a server.")
 Name = Annotated[str, typer.Argument(help="Name of the model.")]
@@ -157,7 +158,7 @@ def export(
 ) -> None:
     """Write a model as safetensors, with its settings in the metadata."""
     path = check_file(Path(f"{name}.safetensors") if output is None else output, "--output")
-    content = AdminClient(url, token, ca_cert).fetch("GET", "models", name, "export")
+    content = AdminClient(url, token, ca_cert).fetch("GET", "models", name, "export", timeout_s=EXPORT_TIMEOUT_S)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     typer.echo(f"wrote {path} ({len(content)} bytes)")

@@ -52,7 +52,7 @@ def serve(
         from fedbandit.service.process import run
         from fedbandit.service.settings import read_settings
     except ImportError as error:
-        raise MissingExtra(f"a server needs the server extra: pip install 'fedbandit[server]' ({error})") from error
+        raise MissingExtra(f"a server needs the server extra: install fedbandit[server] ({error})") from error
 
     options = {
         "data": data,

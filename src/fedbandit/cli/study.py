@@ -57,7 +57,7 @@ def _chosen(name: str | None, *, show: bool) -> list[Study] | None:
     try:
         from fedbandit.experiments.studies import STUDIES, chosen
     except ImportError as error:
-        raise MissingExtra(f"studies need the lab extra: pip install 'fedbandit[lab]' ({error})") from error
+        raise MissingExtra(f"studies need the lab extra: install fedbandit[lab] ({error})") from error
     if show or name is None:
         width = max(map(len, STUDIES))
         for each in STUDIES.values():

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbandit.cli.admin_client import AdminClient
 from fedbandit.core.arrays import finite_at_least, whole_at_least
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.demo.display import Display, print_comparison, print_conservation
@@ -29,6 +28,7 @@ from fedbandit.demo.summary import (
 )
 from fedbandit.demo.worker import AgentTask
 from fedbandit.experiments.sharing_cost import SharingCost
+from fedbandit.http_client import AdminClient
 from fedbandit.wire.codec import decode_reply, download_of
 
 MODEL = "digits"

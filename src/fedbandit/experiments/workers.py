@@ -94,7 +94,7 @@ def ray_cluster(cluster: Cluster, n_jobs: int) -> Iterator[int]:
         import ray as untyped_ray
         import ray.util.joblib as hook
     except ImportError as error:
-        raise MissingExtra("runs on a cluster need ray: pip install 'fedbandit[ray]'") from error
+        raise MissingExtra("runs on a cluster need ray: install fedbandit[ray]") from error
     ray: Any = untyped_ray  # types its functions in part only
     register_ray: Any = hook.register_ray
     mine = not ray.is_initialized()

@@ -1,4 +1,4 @@
-"""An agent inside somebody's application: decisions at once, learning shared in the background."""
+"""Live agents: decisions made locally in an application, learning shared with a server in the background."""
 
 from fedbandit.sdk.agent import LiveAgent
 from fedbandit.sdk.connection import aconnect, connect, open_agent

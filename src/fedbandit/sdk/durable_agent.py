@@ -1,16 +1,18 @@
-"""The library's agent with books under it: every decision and every observation is written down before it counts."""
+"""An agent with a journal: every decision and every observation is written down before it counts."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import math
+import sys
 import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from types import CodeType, FrameType
 from typing import Any
 
 import msgspec
@@ -19,19 +21,25 @@ from numpy.typing import ArrayLike
 
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.fedlinucb import FedLinUCBAgent
-from fedbandit.algorithms.messages import Download, Reply, Upload, packed_bytes, stats_from_bytes
-from fedbandit.algorithms.scoring import DecisionBasis
+from fedbandit.algorithms.messages import Receipt, Upload, packed_bytes, stats_from_bytes
+from fedbandit.algorithms.scoring import Scores
 from fedbandit.algorithms.snapshot import agent_values, plain_values, restore_agent
-from fedbandit.core.arrays import Matrix, Vector, as_reward
+from fedbandit.core.arrays import Vector, as_reward
+from fedbandit.core.decision_sets import DecisionSet
 from fedbandit.core.features import arm_columns
-from fedbandit.core.growth import GrowthTracker
-from fedbandit.core.products import BLOCK
 from fedbandit.core.statistics import RunningStats, SufficientStats
-from fedbandit.errors import FormatError, JournalFailed, LiveError, UnnamedArms, UnusableModel
+from fedbandit.errors import (
+    FormatError,
+    InvalidInput,
+    JournalFailed,
+    LiveError,
+    UnnamedArms,
+    UnsupportedFormat,
+    UnusableModel,
+)
 from fedbandit.sdk.journal.journal import Batch, Journal, JournalPosition, KeptUpload, Observation, SavedState
 from fedbandit.sdk.journal.pending_ring import PendingDecision, pending_numbers
-from fedbandit.sdk.next_model import NextModel, require_usable
-from fedbandit.sdk.recoverable_step import RecoverableStep, require_interrupted
+from fedbandit.sdk.next_model import NextModel, require_usable, with_rows
 from fedbandit.sdk.status import Counters
 from fedbandit.wire.settings import ModelDescription, ModelSettings
 
@@ -56,8 +64,33 @@ class AgentSnapshot:
     n_drops: int
 
 
-class DurableAgent(FedLinUCBAgent):
-    """Algorithm 1's agent, journalled. `ended` is the error for whoever still uses it after the end."""
+class RecoverableStep:
+    """An observation or a batch on its way into the journal and the buffer, and the state before it.
+
+    Signal handlers raise (`KeyboardInterrupt`, time limits) between any two instructions. `DurableAgent.finish`
+    compares the state before a step with the state now, and completes the step or discards it.
+    """
+
+    __slots__ = ("is_booked", "n_held", "n_obs", "n_rounds", "number", "position", "reward", "stats", "x")
+
+    def __init__(
+        self,
+        durable: DurableAgent,
+        n_obs: int,
+        number: int | None,
+        x: Vector,
+        reward: float,
+        stats: SufficientStats | None,
+    ) -> None:
+        self.n_obs, self.number, self.x, self.reward, self.stats = n_obs, number, x, reward, stats
+        self.n_rounds = durable.agent.n_rounds
+        self.n_held = durable.n_unsent + durable.n_in_flight
+        self.is_booked = False  # the journal has it, or there is none
+        self.position = 0 if durable.journal is None else durable.journal.position
+
+
+class DurableAgent:
+    """An agent of Algorithm 1 and its journal. `ended` is the error of every call after the end."""
 
     def __init__(
         self,
@@ -69,17 +102,16 @@ class DurableAgent(FedLinUCBAgent):
         min_upload: int = 1,
         now: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(description.settings.rule(min_upload=min_upload), agent_id, incarnation)
+        self.agent = FedLinUCBAgent(description.settings.rule(min_upload=min_upload), agent_id, incarnation)
         self.description = description
         self.journal = journal
         self.counters = Counters()
         self.ended: LiveError | None = None
-        self.birth = self.incarnation  # decisions keep the name of the first incarnation in this directory
+        self.birth = self.agent.incarnation  # decisions keep the name of the first incarnation in this directory
         self.saved_sequence = 0  # uploads up to this one are in the journal as they will travel
         self.durable_sequence = 0  # and up to this one they are on disk
         self._now = now
         self._issuing = threading.Lock()
-        self._pending: dict[int, PendingDecision] = {}
         self._answered: list[Upload] = []  # since the last snapshot
         self._n_drops = 0  # how often `drop_kept` was called
         self._n_drops_saved = 0  # of these, those that the journal knows of
@@ -89,16 +121,14 @@ class DurableAgent(FedLinUCBAgent):
         self.earlier: list[tuple[str, int]] = []  # incarnations, and the uploads before those taken over from them
         self.building = threading.Lock()  # held while the next model or tracker is made
         self.rows_since: list[Vector] | None = None  # observed meanwhile; None: nothing is being made, or not by rows
-        self.in_background = False  # whether a thread makes new trackers
-        self.is_renewal_due = False
-        self._next: NextModel | None = None
+        self._encoded_description: tuple[ModelDescription, bytes] | None = None  # as snapshots hold it
 
     def check(self) -> None:
-        """An agent that has come to its end says so."""
+        """Raise the error of an agent that was closed or belongs to another process."""
         if self.ended is not None:
             raise type(self.ended)(str(self.ended))
 
-    def _read(self, actions: Any) -> Matrix:
+    def _warn_of_unnamed_arms(self, actions: Any) -> None:
         if self._unchecked_arms is not None and not hasattr(actions, "columns"):
             order, self._unchecked_arms = ", ".join(self._unchecked_arms), None
             warnings.warn(
@@ -107,7 +137,6 @@ class DurableAgent(FedLinUCBAgent):
                 UnnamedArms,
                 stacklevel=4,
             )
-        return super()._read(actions)
 
     @property
     def settings(self) -> ModelSettings:
@@ -121,91 +150,120 @@ class DurableAgent(FedLinUCBAgent):
 
     # -- decisions ---------------------------------------------------------------------------------------------
 
+    def choose(self, actions: ArrayLike | DecisionSet, k: int | None) -> Decision | list[Decision]:
+        """The action with the largest upper bound; with `k`, the k best, best first."""
+        if self._unchecked_arms is not None:
+            self._warn_of_unnamed_arms(actions)
+        if k is None:
+            return self._issue(*self.agent._select(actions))
+        return [self._issue(*selection) for selection in self.agent._select_top(actions, k)]
+
+    def choose_many(self, decision_sets: Sequence[ArrayLike], k: int | None) -> list[Decision] | list[list[Decision]]:
+        """What `choose` gives for each decision set, all by the same model."""
+        if self._unchecked_arms is not None and hasattr(decision_sets, "__len__"):
+            for actions in decision_sets:
+                self._warn_of_unnamed_arms(actions)
+        if k is None:
+            return [self._issue(*selection) for selection in self.agent._select_each(decision_sets)]
+        each = self.agent._select_top_of_each(decision_sets, k)
+        return [[self._issue(*selection) for selection in top] for top in each]
+
+    def predict(self, X: ArrayLike) -> Vector:
+        """Estimated mean reward of each row."""
+        self._warn_of_unnamed_arms(X)
+        return self.agent.predict(X)
+
+    def scores(self, X: ArrayLike) -> Scores:
+        """Means, widths and upper bounds of each row."""
+        self._warn_of_unnamed_arms(X)
+        return self.agent.scores(X)
+
     def _issue(self, index: int | None, x: Vector, version: int) -> Decision:
         x.setflags(write=False)
         with self._issuing:
             if self.ended is not None:
                 self.check()
-            number = self._newest = next(self._decisions)
-            waiting = PendingDecision(number, index, version, self._now(), x)
+            number = self.agent._newest = next(self.agent._decisions)
+            pending = PendingDecision(number, index, version, self._now(), x)
             if self.journal is not None:
                 try:
-                    self.journal.note(waiting)
+                    self.journal.note(pending)
                 except JournalFailed as error:  # decisions go on; this one would not survive a kill
-                    logger.error("agent %s: %s", self.agent_id, error)
-            self._pending[number] = waiting  # after the journal: whoever finds it here may book it at once
-        if len(self._pending) > self.max_pending:
+                    logger.error("agent %s: %s", self.agent.agent_id, error)
+            self.agent._pending[number] = pending  # after the journal: whoever finds it here may book it at once
+        if len(self.agent._pending) > self.agent.max_pending:
             self._drop_oldest()
-        return Decision(f"{self._prefix}{number}", index, x, self.agent_id, version)
+        return Decision(f"{self.agent._prefix}{number}", index, x, self.agent.agent_id, version)
 
     def _drop_oldest(self) -> None:
-        with self._lock:
+        with self.agent._lock:
             with self._issuing:  # neither grows nor shrinks meanwhile
-                oldest = list(itertools.islice(self._pending, self._n_to_drop()))
+                oldest = list(itertools.islice(self.agent._pending, self.agent._n_to_drop()))
             try:
                 self.drop(oldest)
             except JournalFailed as error:
-                logger.error("agent %s: %s", self.agent_id, error)
+                logger.error("agent %s: %s", self.agent.agent_id, error)
 
     def drop(self, numbers: list[int]) -> None:
-        """Give up waiting for these decisions."""
-        with self._lock:
+        """Drop these pending decisions."""
+        with self.agent._lock:
             self.finish()
-            known = [number for number in numbers if number in self._pending]
+            known = [number for number in numbers if number in self.agent._pending]
             if self.journal is not None:
                 self.journal.forget(known)
             for number in known:
-                self._pending.pop(number, None)
+                self.agent._pending.pop(number, None)
 
     def expire(self, decision: Decision) -> None:
-        """Give up waiting for the reward of a decision; a reward that comes later is an error."""
-        self.drop([self._number_of(decision)])
+        """Drop a pending decision; a reward that comes later is an error."""
+        self.drop([self.agent._number_of(decision)])
 
-    def waiting_decisions(self, older_than_s: float = 0.0) -> list[tuple[PendingDecision, Decision]]:
-        """Decisions that have waited this long for their reward, oldest first.
+    def pending_decisions(self, older_than_s: float = 0.0) -> list[tuple[PendingDecision, Decision]]:
+        """Pending decisions of at least this age, oldest first.
 
-        Where the clock went back, those made later than now have waited for no time, but they do wait.
+        Where the clock went back, those made later than now have age 0.
         """
         now = self._now()
-        waiting = list(self._pending.values())
-        return [(w, self._decision(w)) for w in waiting if max(now - w.made_at, 0.0) >= older_than_s]
+        pending = list(self.agent._pending.values())
+        return [(w, self._decision(w)) for w in pending if max(now - w.made_at, 0.0) >= older_than_s]
 
     def find(self, decision_id: str) -> Decision | None:
-        """The waiting decision of this id."""
+        """The pending decision of this id."""
         prefix, _, number = decision_id.rpartition("-")
-        if prefix + "-" != self._prefix or not number.isdecimal():
+        if prefix + "-" != self.agent._prefix or not number.isdecimal():
             return None
-        waiting = self._pending.get(int(number))
-        return None if waiting is None else self._decision(waiting)
+        pending = self.agent._pending.get(int(number))
+        return None if pending is None else self._decision(pending)
 
-    def _decision(self, waiting: PendingDecision) -> Decision:
-        name = f"{self._prefix}{waiting.number}"
-        return Decision(name, waiting.choice, waiting.x, self.agent_id, waiting.model_version)
+    def _decision(self, pending: PendingDecision) -> Decision:
+        name = f"{self.agent._prefix}{pending.number}"
+        return Decision(name, pending.choice, pending.x, self.agent.agent_id, pending.model_version)
 
     # -- learning ----------------------------------------------------------------------------------------------
 
     def observe(self, decision: Decision | ArrayLike, reward: float) -> Upload | None:
         """Book the reward of a decision, at most once, or of any row; journalled before it counts."""
         value = as_reward(reward)
-        with self._lock:
+        with self.agent._lock:
             if self.ended is not None:
                 self.check()
             self.finish()
             number = None
             if isinstance(decision, Decision):
-                number = self._number_of(decision)
-                x = self._waiting_row(decision, number)
+                number = self.agent._number_of(decision)
+                x = self.agent._pending_row(decision, number)
             else:
-                x = self._row(decision)
+                x = self.agent._row(decision)
             self.settings.check(x, value)
             return self._run(RecoverableStep(self, 1, number, x, value, None))
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Upload | None:
         """Learn from rows and rewards gathered elsewhere; the trigger is tested once, at the end."""
-        rows = self._read(X)
+        self._warn_of_unnamed_arms(X)
+        rows = self.agent._read(X)
         stats = SufficientStats.of(rows, y)
         self.settings.check_all(rows, np.asarray(y, dtype=np.float64))
-        with self._lock:
+        with self.agent._lock:
             self.check()
             self.finish()
             return self._run(RecoverableStep(self, stats.n_obs, None, NO_ROW, 0.0, stats))
@@ -221,8 +279,8 @@ class DurableAgent(FedLinUCBAgent):
                     self.journal.book_batch(packed_bytes(step.stats))
             step.is_booked = True
             if step.number is not None:
-                self._pending.pop(step.number, None)
-            self.n_rounds = step.n_rounds + step.n_obs
+                self.agent._pending.pop(step.number, None)
+            self.agent.n_rounds = step.n_rounds + step.n_obs
             upload = self._count(step)
             self._step = None
             return upload
@@ -231,9 +289,7 @@ class DurableAgent(FedLinUCBAgent):
             raise
 
     def _count(self, step: RecoverableStep) -> Upload | None:
-        if step.stats is None:
-            return self._absorb(step.x, step.reward)
-        return self._absorb_batch(step.stats, np.empty((0, self.dim)), np.empty(0))
+        return self._learn(step.x, step.reward) if step.stats is None else self._learn_batch(step.stats)
 
     def finish(self) -> None:
         """Bring a step that an exception interrupted to its end: counted if the log has it, else as if never begun.
@@ -246,8 +302,8 @@ class DurableAgent(FedLinUCBAgent):
             self._new_incarnation = None
         step = self._step
         if step is not None:
-            require_interrupted(self, DurableAgent._run.__code__)
-        self._complete_upload()
+            _require_interrupted(self, DurableAgent._run.__code__)
+        self.agent._complete_upload()
         if step is None:
             return
         if self.journal is not None and not step.is_booked:
@@ -256,112 +312,90 @@ class DurableAgent(FedLinUCBAgent):
             if step.number is not None:
                 if self.journal is not None:
                     self.journal.settle(step.number)
-                self._pending.pop(step.number, None)
-            self.n_rounds = step.n_rounds + step.n_obs
+                self.agent._pending.pop(step.number, None)
+            self.agent.n_rounds = step.n_rounds + step.n_obs
             if self.n_unsent + self.n_in_flight == step.n_held:
-                self._gather_batch(SufficientStats.of([step.x], [step.reward]) if step.stats is None else step.stats)
-            self._recount()
+                self.rows_since = None
+                stats = SufficientStats.of([step.x], [step.reward]) if step.stats is None else step.stats
+                self.agent._gather_batch(stats)
+            self.agent._recount()
         self._step = None
 
-    def _absorb(self, x: Vector, reward: float) -> Upload | None:
+    def _learn(self, x: Vector, reward: float) -> Upload | None:
         if self.rows_since is not None:
             self.rows_since.append(x.copy())
-        return super()._absorb(x, reward)
+        return self.agent._absorb(x, reward)
 
-    def _gather_batch(self, stats: SufficientStats) -> None:
+    def _learn_batch(self, stats: SufficientStats) -> Upload | None:
         self.rows_since = None  # rows no longer say all that was gathered
-        super()._gather_batch(stats)
-
-    def _renew(self, tracker: GrowthTracker) -> None:
-        if not self.in_background or tracker.is_overdue:
-            super()._renew(tracker)
-        elif tracker.is_due and self.dim > BLOCK:
-            self.is_renewal_due = True  # below that, waking the thread costs more than an overdue restart
+        return self.agent._absorb_batch(stats, np.empty((0, self.agent.dim)), np.empty(0))
 
     # -- models ------------------------------------------------------------------------------------------------
-
-    def not_in_model(self, acknowledged: int) -> list[Matrix]:
-        """Σ of the upload that is not acknowledged and of the buffer, where there are any."""
-        rest = []
-        if self.in_flight is not None and self.in_flight.sequence > acknowledged:
-            rest.append(self.in_flight.stats.Sigma)
-        if self._local is not None and self._local.n_obs > 0:
-            rest.append(self._local.Sigma)
-        return rest
 
     def take_rows(self) -> list[Vector] | None:
         """Rows observed since `rows_since` was set; None if something else than rows was gathered, too."""
         rows, self.rows_since = self.rows_since, None
         return rows
 
-    def caught_up(self, tracker: GrowthTracker, rows: list[Vector]) -> GrowthTracker:
-        """A tracker that was made without the lock, with the last rows; the caller has the lock."""
-        for x in rows:
-            tracker.observe(x)
-        if tracker.is_overdue:
-            tracker.restart(self._everything())
-        return tracker
-
     def adopt_prepared(self, following: NextModel) -> Upload | None:
-        """Put a model in use that was made without the lock."""
-        with self._lock:
-            self._next = following
-            return self.adopt(following.download)
+        """Use a model that was made without the lock."""
+        download = following.download
+        with self.agent._lock:
+            self.finish()
+            self._keep_answered(download.acknowledged)
+            self.agent._acknowledge(download.acknowledged)
+            return self._take(following)
 
-    def _take(self, download: Download) -> Upload | None:
-        following, self._next = self._next, None
-        rows = self.take_rows()
-        if following is None or rows is None or download.version < self.model_version:
-            return super()._take(download)
-        tracker = self.caught_up(following.tracker, rows)
-        self._wants_model = False
-        self._own_buffer = self.in_flight is not None or self.n_unsent > 0
-        model, version = following.model, download.version
-        beta = self.rule.beta_for(model, n_obs=model.stats.n_obs, version=version, own_buffer=self._own_buffer)
-        # An exception in between finds no tracker, and `_absorb` counts anew; a judgement is one assignment.
-        self._tracker = None
-        self.model, self.model_version = model, version
-        self._judgement = DecisionBasis(model, beta, version)
-        self._tracker = tracker
-        self.n_switches += 1
-        self._top_bound = math.inf if following.has_rest or not tracker.is_at_base else 0.0
-        return self._exchange_if_due()
+    def _take(self, following: NextModel) -> Upload | None:
+        download, rows = following.download, self.take_rows()
+        if rows is None or download.version < self.agent.model_version:
+            return self.agent._take(download)
+        tracker = with_rows(self.agent, following.tracker, rows)
+        top_bound = math.inf if following.has_rest or not tracker.is_at_base else 0.0
+        return self.agent._use(following.model, download.version, tracker, top_bound)
 
     def begin_at_prior(self) -> None:
         """Give up a model that belongs to other settings; the buffer and the upload in flight stay."""
-        with self._lock:
-            self.model, self.model_version, self._judgement = self.rule.prior_model, 0, None
-            self._own_buffer = self.in_flight is not None or self.n_unsent > 0
+        with self.agent._lock:
+            self.agent.model, self.agent.model_version, self.agent._judgement = self.agent.rule.prior_model, 0, None
+            self.agent._own_buffer = self.agent._has_unmerged_data()
             self.rows_since = None
-            self._recount()
+            self.agent._recount()
 
     def want_model(self, wanted: bool) -> None:
         """Whether to join as soon as the server answers."""
-        self._wants_model = wanted
+        self.agent._wants_model = wanted
 
     # -- uploads -----------------------------------------------------------------------------------------------
 
     @property
     def n_answered(self) -> int:
         """Uploads of this incarnation that the server has acknowledged."""
-        with self._lock:
-            return self.sequence - (self.in_flight is not None)
+        with self.agent._lock:
+            return self.agent.sequence - (self.agent.in_flight is not None)
 
-    def adopt(self, message: Reply | Iterable[Reply]) -> Upload | None:
-        """Take a reply; an upload that it answers is kept a while, in case the server is restored without it."""
-        with self._lock:
+    def adopt(self, message: Receipt) -> Upload | None:
+        """Take a reply without a model."""
+        with self.agent._lock:
             self.finish()
-            sent, acknowledged = self.in_flight, getattr(message, "acknowledged", 0)
-            if sent is not None and sent.sequence <= acknowledged:  # first: an exception may come in between
-                self._answered.append(sent)
-            return super().adopt(message)
+            self._keep_answered(message.acknowledged)
+            return self.agent.adopt(message)
+
+    def _keep_answered(self, acknowledged: int) -> None:
+        """Keep the upload that is answered now, in case the server is restored without it."""
+        sent = self.agent.in_flight
+        if sent is not None and sent.sequence <= acknowledged:  # first: an exception may come in between
+            self._answered.append(sent)
 
     def kept_after(self, sequence: int) -> list[Upload]:
         """Answered uploads beyond this one that the journal still has, in order."""
         if self.journal is None or self._n_drops > self._n_drops_saved:
             return []
-        stats = ((kept, stats_from_bytes(kept.packed, self.dim)) for kept in self.journal.kept_after(sequence))
-        return [Upload(self.agent_id, self.incarnation, kept.sequence, sums, kept.growth) for kept, sums in stats]
+        stats = ((kept, stats_from_bytes(kept.packed, self.agent.dim)) for kept in self.journal.kept_after(sequence))
+        return [
+            Upload(self.agent.agent_id, self.agent.incarnation, kept.sequence, sums, kept.growth)
+            for kept, sums in stats
+        ]
 
     def drop_kept(self) -> None:
         """What was answered belongs to another model than there is now."""
@@ -369,23 +403,28 @@ class DurableAgent(FedLinUCBAgent):
         self._answered = []
 
     def begin_incarnation(self, kept: Iterable[Upload]) -> None:
-        """A new incarnation, with all that the server does not have in its buffer; waiting decisions stay."""
-        with self._lock:
+        """A new incarnation, with all that the server does not have in its buffer; pending decisions stay."""
+        with self.agent._lock:
             self.finish()
             taken = {upload.sequence: upload for upload in kept}
-            if self.in_flight is not None:
-                taken[self.in_flight.sequence] = self.in_flight
-            sums = sum((upload.stats for upload in taken.values()), start=self.local)
-            n_before = min(taken, default=self.sequence + 1) - 1
-            earlier = [*self.earlier, (self.incarnation, n_before)][-MOST_EARLIER:]
+            if self.agent.in_flight is not None:
+                taken[self.agent.in_flight.sequence] = self.agent.in_flight
+            sums = sum((upload.stats for upload in taken.values()), start=self.agent.local)
+            n_before = min(taken, default=self.agent.sequence + 1) - 1
+            earlier = [*self.earlier, (self.agent.incarnation, n_before)][-MOST_EARLIER:]
             self._new_incarnation = (uuid.uuid4().hex, sums, earlier)
             self.finish()
         self.save()
 
     def _begin(self, incarnation: str, sums: SufficientStats, earlier: list[tuple[str, int]]) -> None:
-        buffer = RunningStats(self.dim)
+        buffer = RunningStats(self.agent.dim)
         buffer.add(sums)
-        self.incarnation, self.sequence, self.in_flight, self._local = incarnation, 0, None, buffer
+        self.agent.incarnation, self.agent.sequence, self.agent.in_flight, self.agent._local = (
+            incarnation,
+            0,
+            None,
+            buffer,
+        )
         self.saved_sequence = self.durable_sequence = 0
         self.earlier = earlier
         self.drop_kept()
@@ -394,30 +433,30 @@ class DurableAgent(FedLinUCBAgent):
     @property
     def n_unsent(self) -> int:
         """Observations that no upload holds yet."""
-        return 0 if self._local is None else self._local.n_obs
+        return 0 if self.agent._local is None else self.agent._local.n_obs
 
     @property
     def n_in_flight(self) -> int:
         """Observations in an upload that is not answered yet."""
-        upload = self.in_flight
+        upload = self.agent.in_flight
         return 0 if upload is None else upload.stats.n_obs
 
     @property
     def n_merged(self) -> int:
         """Observations that the server has confirmed."""
-        with self._lock:
-            return self.n_rounds - self.n_unsent - self.n_in_flight
+        with self.agent._lock:
+            return self.agent.n_rounds - self.n_unsent - self.n_in_flight
 
     @property
     def threshold(self) -> float:
         """log(1 + α)."""
-        return self._threshold
+        return self.agent._threshold
 
     # -- the journal -------------------------------------------------------------------------------------------
 
     def save(self) -> None:
         """Write a snapshot of this moment; observations go on while it is written, and the log has them."""
-        with self._lock:
+        with self.agent._lock:
             self.finish()
             if self.journal is not None and self.ended is not None:
                 return
@@ -428,11 +467,11 @@ class DurableAgent(FedLinUCBAgent):
             except JournalFailed:
                 self.check()  # closed meanwhile, with a later snapshot
                 raise
-        with self._lock:
+        with self.agent._lock:
             # The drops first: what is kept twice is kept once, what is dropped is gone.
             self._n_drops_saved = max(self._n_drops_saved, found.n_drops)
             self._answered = [upload for upload in self._answered if not any(upload is old for old in found.answered)]
-            if found.incarnation == self.incarnation:
+            if found.incarnation == self.agent.incarnation:
                 self.saved_sequence = max(self.saved_sequence, found.sequence)
 
     def _take_snapshot(self) -> AgentSnapshot:
@@ -440,14 +479,18 @@ class DurableAgent(FedLinUCBAgent):
         moment, state, marks = None, {}, b""
         if self.journal is not None:
             with self._issuing:
-                mark, marks = next(self._decisions), self.journal.marks()
-            state = {"format": FORMAT, "agent": agent_values(self, pending=False), "counters": asdict(self.counters)}
+                mark, marks = next(self.agent._decisions), self.journal.marks()
+            state = {
+                "format": FORMAT,
+                "agent": agent_values(self.agent, pending=False),
+                "counters": asdict(self.counters),
+            }
             state["birth"], state["earlier"], state["mark"] = self.birth, self.earlier, mark
             moment = self.journal.moment()
         return AgentSnapshot(
             moment,
-            self.incarnation,
-            self.sequence,
+            self.agent.incarnation,
+            self.agent.sequence,
             self.description,
             state,
             marks,
@@ -457,10 +500,12 @@ class DurableAgent(FedLinUCBAgent):
         )
 
     def _write(self, journal: Journal, found: AgentSnapshot, moment: JournalPosition) -> None:
-        blob = msgspec.msgpack.encode({**plain_values(found.state), "waiting": pending_numbers(found.marks)})
-        description = msgspec.json.encode(found.description.to_dict())
+        blob = msgspec.msgpack.encode({**plain_values(found.state), "pending": pending_numbers(found.marks)})
+        if self._encoded_description is None or self._encoded_description[0] is not found.description:
+            self._encoded_description = (found.description, msgspec.json.encode(found.description.to_dict()))
+        description = self._encoded_description[1]
         model = found.description.settings.name
-        saved = SavedState(model, self.agent_id, found.incarnation, description, blob)
+        saved = SavedState(model, self.agent.agent_id, found.incarnation, description, blob)
         kept = [KeptUpload(upload.sequence, upload.growth, packed_bytes(upload.stats)) for upload in found.answered]
         journal.save(saved, moment, answered=kept, drop_kept=found.drop_kept)
 
@@ -471,54 +516,73 @@ class DurableAgent(FedLinUCBAgent):
             self.journal.tidy()
 
     def resume(self, saved: SavedState) -> None:
-        """Come back to the snapshot, then live through the log again."""
+        """Restore the snapshot, then replay the log."""
         journal = self.journal
         if journal is None:
             return
         try:
             state = msgspec.msgpack.decode(saved.snapshot, type=dict[str, Any])
-            if state["format"] > FORMAT:
-                raise FormatError(f"{journal.directory} was written by a newer fedbandit; nothing was changed")
-            restore_agent(self, {**state["agent"], "features": state["agent"]["features"] or self.rule.features})
+            if state["format"] != FORMAT:
+                raise UnsupportedFormat(
+                    f"the snapshot in {journal.directory} has format {state['format']!r}, this fedbandit reads format "
+                    f"{FORMAT}; nothing was changed"
+                )
+            restore_agent(
+                self.agent, {**state["agent"], "features": state["agent"]["features"] or self.agent.rule.features}
+            )
             self.counters = Counters(**state["counters"])
             self.birth = str(state["birth"])
             self.earlier = [(str(incarnation), int(n)) for incarnation, n in state["earlier"]]
-            self._prefix = f"{self.birth[:12]}-"
-            mark, known = int(state["mark"]), frozenset(state["waiting"])
+            self.agent._prefix = f"{self.birth[:12]}-"
+            mark, known = int(state["mark"]), frozenset(state["pending"])
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise FormatError(f"the snapshot in {journal.directory} is damaged: {error!r}") from None
-        self.saved_sequence = self.sequence
+        self.saved_sequence = self.agent.sequence
         self._require_usable()
         self.open_books(mark=mark, known=known)
         for record in journal.records():
-            self._live_again(journal, record)
+            self._replay(journal, record)
 
     def _require_usable(self) -> None:
         """A saved model that cannot be decided on is left for the prior; what was observed stays."""
         try:
-            require_usable(self.rule, self.model, self.model_version, self.settings.action_bound)
+            require_usable(self.agent.rule, self.agent.model, self.agent.model_version, self.settings.action_bound)
         except (FormatError, UnusableModel) as error:
-            logger.warning("agent %s: the saved model is not used: %s", self.agent_id, error)
+            logger.warning("agent %s: the saved model is not used: %s", self.agent.agent_id, error)
             self.begin_at_prior()
 
     def open_books(self, *, mark: int = 0, known: frozenset[int] = frozenset()) -> None:
-        """Read which decisions wait, and go on numbering after the last that was ever given out."""
+        """Read the pending decisions, and continue numbering after the last number that was ever used."""
         if self.journal is not None:
-            waiting, following = self.journal.open_decisions(self.dim, self.birth, mark=mark, known=known)
-            self._pending = {item.number: item for item in waiting}
-            first = max(following, next(self._decisions))
-            self._decisions, self._newest = itertools.count(first), first - 1
+            pending, following = self.journal.open_decisions(self.agent.dim, self.birth, mark=mark, known=known)
+            self.agent._pending = {item.number: item for item in pending}
+            first = max(following, next(self.agent._decisions))
+            self.agent._decisions, self.agent._newest = itertools.count(first), first - 1
 
-    def _live_again(self, journal: Journal, record: Observation | Batch) -> None:
+    def _replay(self, journal: Journal, record: Observation | Batch) -> None:
         if isinstance(record, Batch):
-            stats = stats_from_bytes(record.packed, self.dim)
-            self.n_rounds += stats.n_obs
-            self._absorb_batch(stats, np.empty((0, self.dim)), np.empty(0))
+            stats = stats_from_bytes(record.packed, self.agent.dim)
+            self.agent.n_rounds += stats.n_obs
+            self._learn_batch(stats)
             return
-        if len(record.x) != self.dim:
-            raise FormatError(f"the journal is damaged: expected rows of {self.dim} features, got {len(record.x)}")
+        if len(record.x) != self.agent.dim:
+            raise FormatError(
+                f"the journal is damaged: expected rows of {self.agent.dim} features, got {len(record.x)}"
+            )
         if record.number is not None:
-            self._pending.pop(record.number, None)
+            self.agent._pending.pop(record.number, None)
             journal.settle(record.number)  # a kill may have come between the log and the ring
-        self.n_rounds += 1
-        self._absorb(record.x, record.reward)
+        self.agent.n_rounds += 1
+        self._learn(record.x, record.reward)
+
+
+def _require_interrupted(durable: DurableAgent, running: CodeType) -> None:
+    """A step that still runs further up in this thread can neither be finished nor be joined by another one."""
+    frame: FrameType | None = sys._getframe(3)  # beyond this function, `finish` and its caller
+    while frame is not None:
+        if frame.f_code is running and frame.f_locals.get("self") is durable:
+            raise InvalidInput(
+                "expected no call from a signal handler or a finalizer that interrupts `observe` of the same agent; "
+                "note there what came, and call afterwards"
+            )
+        frame = frame.f_back

@@ -1,4 +1,4 @@
-"""An agent behind a pipe, for other languages: a line of JSON in, a line of JSON out, in the same order.
+"""An agent on a pipe, for other languages: a line of JSON in, a line of JSON out, in the same order.
 
     {"actions": [[…], …]}                 -> {"decision": id, "index": i}
     {"actions": [[…], …], "k": 3}         -> {"decisions": [{"decision": id, "index": i}, …]}
@@ -7,7 +7,7 @@
     {"X": [[…], …], "y": [...]}           -> {"observed": n}
     {"scores": [[…], …]}                  -> {"means": […], "widths": […], "upper": […]}
     {"pending": true}                     -> {"pending": [{"decision": id, "index": i, "x": […]}, …]}
-    {"expire": seconds}                   -> {"expired": n}      decisions that have waited this long
+    {"expire": seconds}                   -> {"expired": n}      pending decisions of this age
     {"default": r, "older_than_s": s}     -> {"observed": n}     the same, with a reward instead
     {"flush": true}                       -> {"flushed": model version}
     {"refresh": true}                     -> {"refreshed": true or false}

@@ -1,8 +1,8 @@
-"""The next model of an agent, built while decisions and observations go on with the one before.
+"""The next model of an agent, built while decisions and observations continue with the current one.
 
-Factorising Σ takes O(d³). It happens here, in the thread that talks to the server, without the agent's lock. What is
-observed meanwhile is kept as rows and added to the new model's growth tracker before the two change places, so the
-trigger counts exactly what the new model does not hold.
+Factorising Σ takes O(d³). It happens here, in the thread that exchanges with the server, without the agent's lock.
+What is observed meanwhile is kept as rows and added to the new model's growth tracker before the model is replaced, so
+the trigger counts exactly what the new model does not hold.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbandit.algorithms.messages import Download
-from fedbandit.core.arrays import LARGEST, Matrix
+from fedbandit.core.arrays import LARGEST, Matrix, Vector
 from fedbandit.core.growth import GrowthTracker
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.errors import FedbanditError, FormatError, UnusableModel
 from fedbandit.sdk.pauses import pause_point
 
 if TYPE_CHECKING:
-    from fedbandit.algorithms.fedlinucb import FedLinUCB
+    from fedbandit.algorithms.fedlinucb import FedLinUCB, FedLinUCBAgent
     from fedbandit.sdk.durable_agent import DurableAgent
 
 ROOM = 1e10  # actions of this norm can still be scored, where the model sets no bound
@@ -40,21 +40,21 @@ class NextModel:
     has_rest: bool  # whether the agent had data that the model does not hold
 
 
-def prepare(core: DurableAgent, download: Download) -> NextModel:
-    """Everything about a download that takes time; the caller holds `core.building` until it is adopted.
+def prepare(durable: DurableAgent, download: Download) -> NextModel:
+    """Everything about a download that takes time; the caller holds `durable.building` until it is adopted.
 
     `FormatError` if no server can have these statistics, `UnusableModel` if no decision can rest on them.
     """
     model = RidgeModel(download.stats)
-    require_usable(core.rule, model, download.version, core.settings.action_bound)
+    require_usable(durable.agent.rule, model, download.version, durable.settings.action_bound)
     pause_point()
-    with core._lock:
-        rest = core.not_in_model(download.acknowledged)
-        core.rows_since = []
+    with durable.agent._lock:
+        rest = _not_in_model(durable.agent, download.acknowledged)
+        durable.rows_since = []
     tracker = GrowthTracker(model.inverse, model.log_det)
     if rest:
         _restart(tracker, model, rest)
-    _catch_up(core, tracker)
+    _catch_up(durable, tracker)
     return NextModel(download, model, tracker, bool(rest))
 
 
@@ -83,33 +83,52 @@ def require_usable(rule: FedLinUCB, model: RidgeModel, version: int, action_boun
         )
 
 
-def renew_tracker(core: DurableAgent) -> None:
+def renew_tracker(durable: DurableAgent) -> None:
     """Count the growth anew from an exact factorisation, because rounding may have built up."""
-    with core.building:
-        with core._lock:
-            core.is_renewal_due = False
-            old, model = core._tracker, core.model
+    with durable.building:
+        with durable.agent._lock:
+            durable.agent.is_renewal_due = False
+            old, model = durable.agent._tracker, durable.agent.model
             if old is None:
                 return
-            rest = core.not_in_model(0)
-            core.rows_since = []
+            rest = _not_in_model(durable.agent, 0)
+            durable.rows_since = []
         tracker = GrowthTracker(model.inverse, old.log_det_base)
         _restart(tracker, model, rest)
-        _catch_up(core, tracker)
-        with core._lock:
-            rows = core.take_rows()
-            if rows is not None and core._tracker is old:
-                core._tracker = core.caught_up(tracker, rows)
+        _catch_up(durable, tracker)
+        with durable.agent._lock:
+            rows = durable.take_rows()
+            if rows is not None and durable.agent._tracker is old:
+                durable.agent._tracker = with_rows(durable.agent, tracker, rows)
 
 
-def _catch_up(core: DurableAgent, tracker: GrowthTracker) -> None:
+def with_rows(agent: FedLinUCBAgent, tracker: GrowthTracker, rows: list[Vector]) -> GrowthTracker:
+    """A tracker that was made without the lock, with the last rows; the caller has the lock."""
+    for x in rows:
+        tracker.observe(x)
+    if tracker.is_overdue:
+        tracker.restart(agent._everything())
+    return tracker
+
+
+def _not_in_model(agent: FedLinUCBAgent, acknowledged: int) -> list[Matrix]:
+    """Σ of the upload that is not acknowledged and of the buffer, where there are any."""
+    rest = []
+    if agent.in_flight is not None and agent.in_flight.sequence > acknowledged:
+        rest.append(agent.in_flight.stats.Sigma)
+    if agent._local is not None and agent._local.n_obs > 0:
+        rest.append(agent._local.Sigma)
+    return rest
+
+
+def _catch_up(durable: DurableAgent, tracker: GrowthTracker) -> None:
     """Add what was observed since, until few rows are left."""
     for _ in range(MAX_TURNS):
-        with core._lock:
-            rows = core.rows_since
+        with durable.agent._lock:
+            rows = durable.rows_since
             if rows is None or len(rows) <= FEW:
                 return
-            core.rows_since = []
+            durable.rows_since = []
         tracker.observe_rows(np.array(rows))  # without a pause: whoever observes meanwhile adds to the work
 
 

@@ -1,4 +1,4 @@
-"""Decisions that wait for their reward: look at them, give up on them, or give them a default."""
+"""Pending decisions: list them, expire them, or settle them with a default reward."""
 
 from __future__ import annotations
 
@@ -13,38 +13,40 @@ from fedbandit.sdk.durable_agent import DurableAgent
 class Pending:
     """`agent.pending`: a live view, oldest first; `pending[id]` finds a decision whose reward came by its id only."""
 
-    def __init__(self, core: DurableAgent, observe: Callable[[Decision, float], None]) -> None:
-        self._core = core
+    def __init__(self, durable: DurableAgent, observe: Callable[[Decision, float], None]) -> None:
+        self._durable = durable
         self._observe = observe
 
     def __len__(self) -> int:
-        return self._core.n_pending
+        return self._durable.agent.n_pending
 
     def __iter__(self) -> Iterator[Decision]:
         return iter(self.older_than(0.0))
 
     def __contains__(self, decision_id: object) -> bool:
-        return isinstance(decision_id, str) and self._core.find(decision_id) is not None
+        return isinstance(decision_id, str) and self._durable.find(decision_id) is not None
 
     def __getitem__(self, decision_id: str) -> Decision:
-        found = self._core.find(decision_id)
+        found = self._durable.find(decision_id)
         if found is None:
-            raise UnknownDecision(f"no decision {decision_id!r} waits for a reward; it has one, expired, or never was")
+            raise UnknownDecision(
+                f"no decision {decision_id!r} is pending; it has its reward, expired, or was never made"
+            )
         return found
 
     def get(self, decision_id: str) -> Decision | None:
-        """The decision of this id, if it waits."""
-        return self._core.find(decision_id)
+        """The pending decision of this id, if there is one."""
+        return self._durable.find(decision_id)
 
     def older_than(self, seconds: float) -> list[Decision]:
-        """Decisions that have waited at least this long."""
-        return [decision for _, decision in self._core.waiting_decisions(seconds)]
+        """Pending decisions of at least this age."""
+        return [decision for _, decision in self._durable.pending_decisions(seconds)]
 
     def expire(self, *, older_than_s: float = 0.0) -> int:
-        """Stop waiting for all that are this old; returns how many. A reward that comes later is an error."""
-        self._core.check()
-        old = [waiting.number for waiting, _ in self._core.waiting_decisions(older_than_s)]
-        self._core.drop(old)
+        """Drop all that are this old; returns how many. A reward that comes later is an error."""
+        self._durable.check()
+        old = [pending.number for pending, _ in self._durable.pending_decisions(older_than_s)]
+        self._durable.drop(old)
         return len(old)
 
     def settle(self, reward: float, *, older_than_s: float = 0.0) -> int:

@@ -1,4 +1,4 @@
-"""What an agent can say about itself: counters that survive a restart, and a picture of now."""
+"""The status of an agent: counters that survive a restart, and a snapshot of this moment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Status:
     server: str
     incarnation: str
     rounds: int  # observations
-    pending: int  # decisions that wait for their reward
+    pending: int  # decisions without their reward
     unsent: int  # observations that no upload holds yet
     in_flight: int  # observations in an upload that is not answered yet
     exchanges: int
@@ -41,7 +41,7 @@ class Status:
     alpha: float
     beta: float
     reachable: bool | None  # None: not tried yet
-    staleness_s: float | None  # since the server was last heard; None: never in this process
+    staleness_s: float | None  # since the last answer of the server; None: never in this process
     next_attempt_s: float | None  # until the next try after a failure
     last_error: str | None  # None after an answer
     last_error_code: str | None
@@ -51,7 +51,7 @@ class Status:
 
     @property
     def is_due(self) -> bool:
-        """Whether an upload waits for its answer, or the trigger has fired."""
+        """Whether an upload is in flight, or the trigger has fired."""
         return self.in_flight > 0 or self.growth > self.threshold
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from random import Random
 
 import msgspec
 
@@ -28,20 +29,53 @@ from fedbandit.sdk.durable_agent import DurableAgent
 from fedbandit.sdk.next_model import NextModel, prepare
 from fedbandit.sdk.pauses import pause_point
 from fedbandit.sdk.restore_recovery import is_gap, require_nothing_twice, send_again
-from fedbandit.sdk.retry import LONGEST_WISH_S, Backoff
 from fedbandit.sdk.transport import Transport, TransportReply
 from fedbandit.wire.codec import SyncRequest, download_of, encode, request_of, require_sound
 
 logger = logging.getLogger("fedbandit.sdk")
-REFUSED_PAUSE_S = 300.0  # somebody has to act; ask again rarely, in case somebody did
+REFUSED_PAUSE_S = 300.0  # an operator has to act; retry rarely, in case that was done
+
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.25, 60.0
+LONGEST_RETRY_AFTER_S = 3600.0  # a server cannot silence an agent for longer than this
+
+
+class Backoff:
+    """Exponential back-off with full jitter: delays uniform on [0, first·2ⁿ), at most `most_s`.
+
+    The jitter keeps a fleet from retrying all at once.
+
+    >>> backoff = Backoff(Random(1), first_s=1.0)
+    >>> all(backoff.delay_s() <= 2.0**n for n in range(5))
+    True
+    """
+
+    def __init__(self, rng: Random, *, first_s: float = FIRST_DELAY_S, most_s: float = LONGEST_DELAY_S) -> None:
+        self._rng = rng
+        self._first_s = first_s
+        self._most_s = most_s
+        self.n_failures = 0
+
+    def delay_s(self, retry_after_s: float | None = None) -> float:
+        """How long to wait after one more failure; at least what the server asked for, spread a little beyond."""
+        ceiling = min(self._most_s, self._first_s * 2.0 ** min(self.n_failures, 30))
+        self.n_failures += 1
+        jitter = self._rng.uniform(0.0, ceiling)
+        if retry_after_s is None:
+            return jitter
+        asked_s = min(max(retry_after_s, 0.0), LONGEST_RETRY_AFTER_S)
+        return asked_s + min(jitter, 0.1 * asked_s + self._first_s)
+
+    def reset(self) -> None:
+        """Start again from the first delay, after an answer."""
+        self.n_failures = 0
 
 
 class SyncClient:
-    """Carries uploads and downloads in the thread of whoever calls; remembers failures and when to try again."""
+    """Carries uploads and downloads in the calling thread; records failures and when to retry."""
 
     def __init__(
         self,
-        core: DurableAgent,
+        durable: DurableAgent,
         transport: Transport,
         *,
         backoff: Backoff,
@@ -49,7 +83,7 @@ class SyncClient:
         check_after_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.core = core
+        self.durable = durable
         self.transport = transport
         self.reachable: bool | None = None
         self.last_error: LiveError | None = None
@@ -57,7 +91,7 @@ class SyncClient:
         self.next_attempt = 0.0
         self.halted = False  # the settings changed: nothing travels until the application connects again
         self.refused_model: str | None = None  # why the server's newest model is not in use
-        self.acknowledged: int | None = None  # the last upload that the server has, by its own words
+        self.acknowledged: int | None = None  # the last upload that the server says it has
         self.ending = threading.Event()
         self.clock = clock
         self._backoff = backoff
@@ -69,7 +103,7 @@ class SyncClient:
         self._one = threading.Lock()
         self._until = math.inf  # when the turn that is under way must be over
 
-    # -- the two conversations ---------------------------------------------------------------------------------
+    # -- exchange and refresh ------------------------------------------------------------------------------------
 
     def exchange(self, *, everything: bool = False, within_s: float | None = None) -> bool:
         """Send the upload that is due (or, with `everything`, whatever there is) and adopt the answer; False: none."""
@@ -83,7 +117,7 @@ class SyncClient:
             with self._noting_failures():
                 self._sync(body, request.sequence, timeout_s)
                 self._require_merged(request.sequence)
-            self._heard()
+            self._succeeded()
             return True
 
     def refresh(self, *, within_s: float | None = None, if_corrected: bool = False) -> bool:
@@ -92,18 +126,18 @@ class SyncClient:
         With `if_corrected` only where data were taken out of the model since, which a few hundred bytes tell.
         """
         with self._turn(within_s) as timeout_s:
-            before = self.core.model_version
+            before = self.durable.agent.model_version
             with self._noting_failures():
                 self._asked = self.clock()
                 tag = f"W/{self._tag}" if if_corrected and self._tag else self._tag
-                answer = self.transport.state(self.core.incarnation, tag, timeout_s=self._left_s(timeout_s))
-                self.core.counters.refreshes += answer is not None or not if_corrected
+                answer = self.transport.state(self.durable.agent.incarnation, tag, timeout_s=self._left_s(timeout_s))
+                self.durable.counters.refreshes += answer is not None or not if_corrected
                 if answer is not None:
-                    self._count(0, answer)
+                    self.durable.counters.bytes_received += answer.n_bytes
                     self._take(answer, answers=None)
                 send_again(self, timeout_s)  # also after a 304: the server may still lack what it lacked before
-            self._heard()
-            return self.core.model_version != before
+            self._succeeded()
+            return self.durable.agent.model_version != before
 
     def check_in_s(self) -> float | None:
         """How long until the server is to be asked whether data were taken out of the model; None: never."""
@@ -119,7 +153,7 @@ class SyncClient:
         return isinstance(error, Refused) or (isinstance(error, NotReachable) and error.retry_after_s is not None)
 
     def check(self) -> None:
-        """Ask it while an upload is put off; what went wrong with that stays, and when it is tried again."""
+        """Ask it while an upload is put off; the error of the upload and the time of its retry stay."""
         error, attempt = self.last_error, self.next_attempt
         try:
             self.refresh(if_corrected=True)
@@ -127,31 +161,33 @@ class SyncClient:
             self.last_error, self.next_attempt = error, attempt
 
     def note(self, error: NotReachable) -> None:
-        """The server did not answer somebody else's question; try again in a while."""
+        """Record that the server did not answer, and schedule a retry."""
         left = self.next_attempt - self.clock()
-        if left > 0.0:  # somebody tried before the time: that moves the next regular try only if the server asks for it
-            wish = min(error.retry_after_s or 0.0, LONGEST_WISH_S)
-            self._failed(error, max(left, wish), reachable=False)
+        if left > 0.0:  # a try ahead of time moves the next regular one only if the server asks for it
+            asked_s = min(error.retry_after_s or 0.0, LONGEST_RETRY_AFTER_S)
+            self._failed(error, max(left, asked_s), reachable=False)
         else:
             self._failed(error, self._backoff.delay_s(error.retry_after_s), reachable=False)
 
     def deliver(self, body: bytes, sequence: int, timeout_s: float) -> None:
-        """The upload of this sequence there, one answer back and adopted; the caller has the turn."""
-        if sequence == 1 and self.core.earlier:
+        """Send the upload of this sequence and adopt the reply; the caller holds the turn."""
+        if sequence == 1 and self.durable.earlier:
             require_nothing_twice(self, timeout_s)
         pause_point()
         answer = self.transport.sync(body, timeout_s=self._left_s(timeout_s))
         pause_point()
-        self._count(len(body), answer)
-        self.core.counters.exchanges += 1
+        counters = self.durable.counters
+        counters.bytes_sent += len(body)
+        counters.bytes_received += answer.n_bytes
+        counters.exchanges += 1
         self._take(answer, answers=sequence)
 
-    def begin_anew(self) -> None:
-        """What the server said to the last life says nothing about the new one."""
+    def begin_incarnation(self) -> None:
+        """Forget what the server said about the last incarnation."""
         self._tag = self.acknowledged = None
 
     def probe(self, body: bytes, sequence: int) -> None:
-        """Ask what the server says to an upload; an answer is adopted."""
+        """Send an upload to see whether the server accepts it; a reply is adopted."""
         with self._turn(None) as timeout_s, self._noting_failures():
             self.deliver(body, sequence, timeout_s)
 
@@ -164,7 +200,7 @@ class SyncClient:
         except Refused as error:
             if not is_gap(error):
                 raise
-            answer = self.transport.state(self.core.incarnation, None, timeout_s=self._left_s(timeout_s))
+            answer = self.transport.state(self.durable.agent.incarnation, None, timeout_s=self._left_s(timeout_s))
             if answer is None:
                 raise
             self._take(answer, answers=None)
@@ -174,7 +210,7 @@ class SyncClient:
 
     @contextmanager
     def _turn(self, within_s: float | None) -> Iterator[float]:
-        """Wait for our turn; gives the time that the network may take."""
+        """Wait until no other exchange is under way; gives the time that the network may take."""
         if within_s is None:
             with self._one:  # unlike `acquire`, safe from an exception that a signal handler raises
                 self._require_going()
@@ -199,36 +235,36 @@ class SyncClient:
         return left
 
     def _require_going(self) -> None:
-        self.core.check()
+        self.durable.check()
         if self.halted and self.last_error is not None:
             raise self.last_error
 
     def _prepare(self, everything: bool) -> SyncRequest | None:
         """The next request; it is in the journal, and on disk, before it travels."""
-        core = self.core
-        with core._lock:
-            core.check()
-            core.finish()
-            upload: Upload | None = core.in_flight
-            if upload is None and (everything or core.should_upload):
-                upload = core.upload_now()
+        durable = self.durable
+        with durable.agent._lock:
+            durable.check()
+            durable.finish()
+            upload: Upload | None = durable.agent.in_flight
+            if upload is None and (everything or durable.agent.should_upload):
+                upload = durable.agent.upload_now()
             if upload is None:
                 return None
-            is_saved = core.saved_sequence >= upload.sequence
-            version, unsent = core.model_version, core.n_unsent
+            is_saved = durable.saved_sequence >= upload.sequence
+            version, unsent = durable.agent.model_version, durable.n_unsent
         if not is_saved:
-            core.save()
-            core.check()  # closed meanwhile: then nothing may be saved
+            durable.save()
+            durable.check()  # closed meanwhile: then nothing may be saved
         pause_point()
         request = request_of(upload, model_version=version, unsent=unsent)
-        if core.journal is not None and core.durable_sequence < upload.sequence:
+        if durable.journal is not None and durable.durable_sequence < upload.sequence:
             # Saved is not on disk: an upload that the last answer made due was saved with that answer, without a sync.
-            core.journal.make_durable()
-            with core._lock:
-                if core.incarnation != upload.incarnation:
+            durable.journal.make_durable()
+            with durable.agent._lock:
+                if durable.agent.incarnation != upload.incarnation:
                     return None  # `rejoin` has taken it over meanwhile
-                core.durable_sequence = upload.sequence
-        core.counters.retries += self._tried == upload.sequence
+                durable.durable_sequence = upload.sequence
+        durable.counters.retries += self._tried == upload.sequence
         self._tried = upload.sequence
         return request
 
@@ -238,46 +274,46 @@ class SyncClient:
         The upload in flight is merged if the answer to it says so. Otherwise a number is no evidence: a copy of this
         state may have sent another upload under it. So it travels (again), and the server compares the content.
         """
-        core, reply = self.core, answer.reply
-        flight = core.in_flight
+        durable, reply = self.durable, answer.reply
+        flight = durable.agent.in_flight
         if flight is not None and answers != flight.sequence and reply.acknowledged == flight.sequence:
             reply = msgspec.structs.replace(reply, acknowledged=flight.sequence - 1)
             answer = replace(answer, reply=reply)
-        if reply.settings and core.settings_id and reply.settings != core.settings_id:
+        if reply.settings and durable.settings_id and reply.settings != durable.settings_id:
             self._halt(reply.acknowledged)
         download = self._download(answer)
         pause_point()
-        if download.acknowledged > core.sequence:
+        if download.acknowledged > durable.agent.sequence:
             self.halted = True
             raise StateMismatch(
-                f"the server has merged upload {download.acknowledged} of this life of agent {core.agent_id!r}, which "
-                f"remembers only {core.sequence}: the state is an old copy. Nothing travels, so that nothing counts "
-                f"twice; begin anew in another directory"
+                f"the server has merged upload {download.acknowledged} of this incarnation of agent "
+                f"{durable.agent.agent_id!r}, which remembers only {durable.agent.sequence}: the state is an old copy. "
+                f"Nothing is sent, so that nothing counts twice; begin anew in another directory"
             )
-        with core.building:
+        with durable.building:
             following = self._prepared(download)
-            with core._lock:
-                if core.ended is not None:
+            with durable.agent._lock:
+                if durable.ended is not None:
                     return  # like a reply that was lost: the next process sends the upload again
                 # An exception in between leaves nothing that a later answer "not modified" would be read with.
                 self._tag = self.acknowledged = None
                 self._adopt(download, following)
                 self._tag, self.acknowledged = answer.tag, download.acknowledged
         pause_point()
-        core.save()
+        durable.save()
         pause_point()
-        if core.journal is not None:
-            core.journal.tidy()
+        if durable.journal is not None:
+            durable.journal.tidy()
 
     def _prepared(self, download: Download) -> NextModel | None:
         """The model of a download; None if no decision can rest on it, which `status` then says."""
         try:
-            following = prepare(self.core, download)
+            following = prepare(self.durable, download)
         except FormatError as error:
-            raise self._nonsense(error) from None
+            raise self._not_a_model(error) from None
         except UnusableModel as error:
             if self.refused_model != str(error):
-                logger.error("agent %s: %s (decisions go on with the model before)", self.core.agent_id, error)
+                logger.error("agent %s: %s (decisions go on with the model before)", self.durable.agent.agent_id, error)
             self.refused_model = str(error)
             return None
         self.refused_model = None
@@ -285,59 +321,51 @@ class SyncClient:
 
     def _adopt(self, download: Download, following: NextModel | None) -> None:
         """The upload counts in any case; a model that cannot be used leaves the one before in its place."""
-        core = self.core
+        durable = self.durable
         if following is None:
-            core.adopt(Receipt(core.agent_id, download.acknowledged))
+            durable.adopt(Receipt(durable.agent.agent_id, download.acknowledged))
             return
-        if download.version < core.model_version:
+        if download.version < durable.agent.model_version:
             # Questions go out one at a time, so this is no late answer: the server itself went back.
-            logger.warning("agent %s: the server went back to version %d", core.agent_id, download.version)
-            core.model_version = 0
-        core.adopt_prepared(following)
+            logger.warning("agent %s: the server went back to version %d", durable.agent.agent_id, download.version)
+            durable.agent.model_version = 0
+        durable.adopt_prepared(following)
 
     def _download(self, answer: TransportReply) -> Download:
-        download = self._usable(answer)
-        if download.agent_id != self.core.agent_id or download.stats.dim != self.core.dim:
-            raise Refused(
-                f"{self.transport.address} answered agent {download.agent_id!r} with {download.stats.dim} features; "
-                f"expected {self.core.agent_id!r} and {self.core.dim}",
-                reason=DimensionMismatch.code if download.stats.dim != self.core.dim else InvalidInput.code,
-            )
-        return download
-
-    def _usable(self, answer: TransportReply) -> Download:
-        """The download, if one can decide on it: nothing of another one may be adopted, whoever sent it."""
+        """The download in a reply; nothing of one that cannot come from this model's server may be adopted."""
         try:
             download = download_of(answer.reply)
             pause_point()
-            require_sound(answer.reply, self.core.rule.lam)
+            require_sound(answer.reply, self.durable.agent.rule.lam)
         except FormatError as error:
-            raise self._nonsense(error) from None
+            raise self._not_a_model(error) from None
+        if download.agent_id != self.durable.agent.agent_id or download.stats.dim != self.durable.agent.dim:
+            raise Refused(
+                f"{self.transport.address} answered agent {download.agent_id!r} with {download.stats.dim} features; "
+                f"expected {self.durable.agent.agent_id!r} and {self.durable.agent.dim}",
+                reason=DimensionMismatch.code if download.stats.dim != self.durable.agent.dim else InvalidInput.code,
+            )
         return download
 
-    def _nonsense(self, error: FormatError) -> NotReachable:
+    def _not_a_model(self, error: FormatError) -> NotReachable:
         return NotReachable(f"{self.transport.address} answered with something else than a model: {error}")
 
     def _halt(self, acknowledged: int) -> None:
         """The upload counts if the server says so; its model is of another kind now, and is not adopted."""
-        with self.core._lock:
-            if self.core.ended is None:
-                self.core.adopt(Receipt(self.core.agent_id, acknowledged))
-        self.core.save()
+        with self.durable.agent._lock:
+            if self.durable.ended is None:
+                self.durable.adopt(Receipt(self.durable.agent.agent_id, acknowledged))
+        self.durable.save()
         self.halted = True
         raise Refused(
-            f"the settings of model {self.core.settings.name!r} changed on the server; decisions go on with the old "
+            f"the settings of model {self.durable.settings.name!r} changed on the server; decisions go on with the old "
             f"ones and observations are kept: connect again to use the new ones",
             reason="settings_changed",
             status=409,
         )
 
-    def _count(self, n_sent: int, answer: TransportReply) -> None:
-        self.core.counters.bytes_sent += n_sent
-        self.core.counters.bytes_received += answer.n_bytes
-
     def _require_merged(self, sequence: int) -> None:
-        upload = self.core.in_flight
+        upload = self.durable.agent.in_flight
         if upload is not None and upload.sequence == sequence:
             raise Refused(
                 f"{self.transport.address} answered upload {sequence} without having merged it", reason="not_merged"
@@ -345,7 +373,7 @@ class SyncClient:
 
     @contextmanager
     def _noting_failures(self) -> Iterator[None]:
-        """Remember what went wrong, and when to try again."""
+        """Record failures, and when to retry."""
         try:
             yield
         except NotReachable as error:
@@ -360,11 +388,11 @@ class SyncClient:
             self._failed(error, self._backoff.delay_s(), reachable=self.reachable)
             raise
 
-    def _heard(self) -> None:
-        """The server answered."""
+    def _succeeded(self) -> None:
+        """Record an answer of the server."""
         if self.reachable is False:
-            logger.info("agent %s: %s answers again", self.core.agent_id, self.transport.address)
-        self.core.want_model(False)
+            logger.info("agent %s: %s answers again", self.durable.agent.agent_id, self.transport.address)
+        self.durable.want_model(False)
         self.reachable = True
         self.last_error = None
         self.last_contact = self.clock()
@@ -374,7 +402,7 @@ class SyncClient:
     def _failed(self, error: LiveError, delay_s: float, *, reachable: bool | None) -> None:
         is_news = type(self.last_error) is not type(error) or str(self.last_error) != str(error)
         level = logging.DEBUG if not is_news else logging.WARNING if isinstance(error, NotReachable) else logging.ERROR
-        logger.log(level, "agent %s: %s (decisions go on)", self.core.agent_id, error)
+        logger.log(level, "agent %s: %s (decisions go on)", self.durable.agent.agent_id, error)
         self.reachable = reachable
         self.last_error = error
         self.next_attempt = self.clock() + delay_s

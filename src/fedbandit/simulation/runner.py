@@ -207,7 +207,7 @@ def _played(
     if not is_among(engine, ("auto", "reference", "compiled")):
         raise InvalidParameter(f"expected engine 'auto', 'reference' or 'compiled', got {engine!r}")
     if engine == "compiled" and find_spec("numba") is None:
-        raise MissingExtra("the compiled engine needs numba: pip install 'fedbandit[lab]'")
+        raise MissingExtra("the compiled engine needs numba: install fedbandit[lab]")
     report = _OnceEach(progress)
     if engine != "reference" and find_spec("numba") is not None:
         from fedbandit.simulation.compiled import NotCompiled, run_compiled

@@ -155,7 +155,7 @@ def analyse(results: Results) -> StudyAnswer:
     """Reward against messages for each data set."""
     places = results.each("data")
     if not places:
-        raise InvalidParameter("no data set is there: pip install 'fedbandit[data]'")
+        raise InvalidParameter("no data set is there: install fedbandit[data]")
     n_columns = min(3, len(places))
     figure, axes = panels(-(-len(places) // n_columns), n_columns, width=12.5, height=3.1)
     for axis, data in zip(axes, places, strict=False):

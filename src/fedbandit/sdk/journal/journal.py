@@ -1,4 +1,4 @@
-"""The journal of an agent: a snapshot in SQLite, every observation since in a log, what waits for rewards in a ring.
+"""The journal of an agent: a snapshot in SQLite, every observation since in a log, pending decisions in a ring.
 
     state_dir/
       lock          held while a process uses the directory
@@ -11,9 +11,10 @@ A write without fsync is safe from a killed process, because the kernel has it; 
 Before an upload travels the journal is brought to disk in any case: after a power cut an agent may have forgotten what
 it never sent, but not what it sent.
 
-A snapshot belongs to a `Moment`: the agent fixes it while nothing is observed, and writes it later, while observations
-go on. The log beyond the moment is not in the snapshot and is replayed on top of it. Two locks keep apart what waits
-for SQLite (`_database`) and what does not (`_mutex`); whoever needs both takes `_database` first.
+A snapshot belongs to a `JournalPosition`: the agent fixes it while nothing is observed, and writes the snapshot later,
+while observations go on. The log beyond the position is not in the snapshot and is replayed on top of it. Two locks
+separate what waits for SQLite (`_database`) from what does not (`_mutex`); a call that needs both takes `_database`
+first.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Journal:
         self._database = threading.Lock()  # held while SQLite is used
         self._mutex = threading.Lock()  # held while a record is added, or the log or the ring is changed as a whole
         self._n_moments = 0
-        self._moved: set[int] = set()  # waiting decisions in `pending` rather than in the ring
+        self._moved: set[int] = set()  # pending decisions in the table rather than in the ring
         self._done: set[int] = set()  # of those, settled since the last snapshot
         self._ring: PendingRing | None = None
         self._log: ObservationLog | None = None  # from the first snapshot of this process on
@@ -173,24 +174,24 @@ class Journal:
     def open_decisions(
         self, dim: int, incarnation: str, *, mark: int = 0, known: frozenset[int] = frozenset()
     ) -> tuple[list[PendingDecision], int]:
-        """Decisions that may be waiting, oldest first, and the next number to give; the log may settle some of them.
+        """Decisions that may be pending, oldest first, and the next number to use; the log may settle some of them.
 
         After a power cut the ring can be older than the snapshot: of the numbers below `mark`, only those `known` to
-        the snapshot wait.
+        the snapshot are pending.
         """
         ring = PendingRing(self.directory / "decisions", dim=dim, incarnation=incarnation, create=self.saved is None)
         self._ring = ring
         ring.lost_power |= self._lost_power  # the ring forgets it at once, and a kill may come before the next snapshot
         with self._reading():
-            found = {waiting.number: waiting for waiting in self._read_moved(dim)}
+            found = {pending.number: pending for pending in self._read_moved(dim)}
         self._moved = set(found)
-        for waiting in ring.waiting():
+        for pending in ring.pending():
             # A kill may have come while the ring was emptied into the table: the table has it, the ring must not.
-            is_old = ring.lost_power and waiting.number < mark and waiting.number not in known
-            if is_old or waiting.number in found:
-                ring.settle(waiting.number)
+            is_old = ring.lost_power and pending.number < mark and pending.number not in known
+            if is_old or pending.number in found:
+                ring.settle(pending.number)
             else:
-                found[waiting.number] = waiting
+                found[pending.number] = pending
         # After a power cut the ring may know nothing of what the snapshot knows was given out.
         following = max(ring.next_number(), max(found, default=-1) + 1, mark)
         return [found[number] for number in sorted(found)], following + (BOOT_GAP if ring.lost_power else 0)
@@ -216,19 +217,19 @@ class Journal:
 
     # -- writing -----------------------------------------------------------------------------------------------
 
-    def note(self, waiting: PendingDecision) -> None:
+    def note(self, pending: PendingDecision) -> None:
         """Keep a new decision; calls come one at a time."""
         ring = self._ring or self._require_ring()
-        if not ring.put(waiting):
+        if not ring.put(pending):
             self._move_out(ring)
-            ring.put(waiting)
+            ring.put(pending)
 
     def marks(self) -> bytes:
-        """Which decisions wait in the ring, for `pending_numbers`."""
+        """Which decisions are pending in the ring, for `pending_numbers`."""
         return self._require_ring().marks()
 
     def book(self, number: int | None, x: Vector, reward: float) -> None:
-        """Log one observation; the decision behind it waits no more."""
+        """Log one observation; the decision behind it is settled."""
         record = HEAD.pack(b"o", -1 if number is None else number, reward) + x.tobytes()
         with self._mutex:
             self._append(record)
@@ -254,7 +255,7 @@ class Journal:
                 self._log.take_back()
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """These decisions wait no more, and no reward was booked for them."""
+        """Drop these decisions without a reward."""
         ring, given_up = self._require_ring(), list(numbers)
         with self._mutex:
             if self._moved.isdisjoint(given_up):
@@ -358,7 +359,7 @@ class Journal:
         return self.n_records >= MAX_RECORDS
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Close all files and unlock the directory."""
         with self._database, self._mutex:
             self._closed = True
             if self._ring is not None:
@@ -420,14 +421,14 @@ class Journal:
         self._db.execute("DELETE FROM kept WHERE sequence <= ?", (upload.sequence - n_kept,))
 
     def _move_out(self, ring: PendingRing) -> None:
-        """Make room in the ring: all that waits there goes to the table."""
+        """Make room in the ring: all that is pending there goes to the table."""
         with self._database, self._mutex:
-            old = ring.waiting()
-            self._moved.update(waiting.number for waiting in old)  # first: to look for one in vain does no harm
+            old = ring.pending()
+            self._moved.update(pending.number for pending in old)  # first: to look for one in vain does no harm
             with self._writing():
                 self._db.executemany("REPLACE INTO pending VALUES (?, ?)", ((w.number, encode_pending(w)) for w in old))
-            for waiting in old:
-                ring.settle(waiting.number)
+            for pending in old:
+                ring.settle(pending.number)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -144,7 +144,7 @@ class ObservationLog:
         os.close(old)
 
     def close(self) -> None:
-        """Let go of the file; whoever appends afterwards gets an `OSError`."""
+        """Close the file; appending afterwards is an `OSError`."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
@@ -171,7 +171,7 @@ def _read_header(data: bytes, log_id: bytes, path: Path) -> int:
         raise FormatError(f"the state is damaged: {path} does not hold observations; nothing was changed")
     magic, whose, base, check = HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise UnsupportedFormat(f"{path} was written by a newer fedbandit; nothing was changed")
+        raise UnsupportedFormat(f"{path} has another format than this fedbandit reads; nothing was changed")
     if check != zlib.crc32(data[: HEADER.size - CHECK.size]) or whose != log_id:
         raise FormatError(f"the state is damaged: {path} does not belong to the journal beside it; nothing was changed")
     return int(base)

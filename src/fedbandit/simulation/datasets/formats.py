@@ -86,7 +86,7 @@ def _pandas() -> Any:
     try:
         import pandas
     except ImportError as error:
-        raise MissingExtra("reading these files needs pandas: pip install 'fedbandit[data]'") from error
+        raise MissingExtra("reading these files needs pandas: install fedbandit[data]") from error
     return pandas
 
 

@@ -124,7 +124,7 @@ def read_columns(path: str | Path) -> Columns:
         import pyarrow as pa
         from pyarrow import csv, parquet
     except ImportError as error:
-        raise MissingExtra("reading tables needs pyarrow: pip install 'fedbandit[lab]'") from error
+        raise MissingExtra("reading tables needs pyarrow: install fedbandit[lab]") from error
     place = path_of(path, "path")
     try:
         table = csv.read_csv(place) if place.suffix.lower() == ".csv" else parquet.read_table(place)

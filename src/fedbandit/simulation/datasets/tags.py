@@ -171,7 +171,7 @@ def item_features(data: Touched, known: Index, dim: int) -> Matrix:
         from scipy import sparse
         from sklearn.decomposition import PCA
     except ImportError as error:
-        raise MissingExtra("tags need scikit-learn and scipy: pip install 'fedbandit[data]'") from error
+        raise MissingExtra("tags need scikit-learn and scipy: install fedbandit[data]") from error
     tags, columns = np.unique(data.tags, return_inverse=True)
     if not dim < min(len(tags), len(known)):
         raise InvalidParameter(

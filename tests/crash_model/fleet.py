@@ -268,15 +268,12 @@ class Fleet:
     def rejoin_by(self, work: Any, name: str) -> None:
         """Start a new incarnation: data of the old one that the server lacks are carried over."""
         durable = self.agents[name]._durable
-        life, n_answered, kept = (
-            durable.agent.incarnation,
-            durable.n_answered,
-            set(self.held(name)) - self.accounting.merged,
-        )
+        incarnation, n_answered = durable.agent.incarnation, durable.n_answered
+        kept = set(self.held(name)) - self.accounting.merged
         work()
         if durable.agent.incarnation != incarnation:
             # The request may have created one more upload of the old incarnation; it was carried over as well.
-            sent = {key for key in self.accounting.made if key[:2] == (name, life) and key[2] > n_answered}
+            sent = {key for key in self.accounting.made if key[:2] == (name, incarnation) and key[2] > n_answered}
             self.accounting.absorbed |= (kept & set(self.accounting.made)) | sent
 
     def _let_go(self, name: str, place: Path) -> None:

@@ -28,7 +28,7 @@ class Container:
 
     settings: ServerSettings
     store: Store
-    gate: Authenticator
+    authenticator: Authenticator
     coordinator: Coordinator
     history: ModelHistory
     metrics: Metrics

@@ -112,8 +112,9 @@ class Handshake(asyncio.Protocol):
         """Nothing is answered before the handshake."""
         return 0
 
-    def take_body(self) -> None:
+    def body_read_begins(self) -> bool:
         """There is no body before the handshake."""
+        return False
 
 
 def _feed(layer: Any, data: bytes) -> None:

@@ -64,7 +64,7 @@ class Authenticator:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[bytes, Principal] = {}
+        self._cached: dict[bytes, Principal] = {}
         self._scrapers: dict[bytes, Principal] = {}
 
     async def principal(self, authorization: str | None) -> Principal:
@@ -93,29 +93,29 @@ class Authenticator:
             self._scrapers[token_hash] = principal
         return principal, True
 
-    def remembered(self, token_hash: bytes) -> Principal | None:
+    def cached(self, token_hash: bytes) -> Principal | None:
         """Who came with this token before.
 
         What is remembered here saves a look at the store and decides nothing: an exchange compares the hash with the
         agent's row once more, in the transaction that merges it, so that revoking is immediate on every replica.
         """
-        return self._known.get(token_hash)
+        return self._cached.get(token_hash)
 
     async def agent(self, token_hash: bytes, model: str) -> Principal:
         """The agent of an exchange, who is remembered."""
-        principal = self._known.get(token_hash)
+        principal = self._cached.get(token_hash)
         if principal is None:
             principal = await self._look_up(token_hash)
-            if len(self._known) >= MAX_CACHED:
-                self._known.clear()
-            self._known[token_hash] = principal
+            if len(self._cached) >= MAX_CACHED:
+                self._cached.clear()
+            self._cached[token_hash] = principal
         mark_authenticated()
         require(principal, "agent", model=model)
         return principal
 
     async def explain(self, token_hash: bytes) -> None:
         """After the store said no to a remembered token: forget it, and say why it is no good."""
-        self._known.pop(token_hash, None)
+        self._cached.pop(token_hash, None)
         await self._look_up(token_hash)
 
     async def _look_up(self, token_hash: bytes) -> Principal:

@@ -31,7 +31,7 @@ async def status(container: Served) -> dict[str, Any]:
 @router.get("/metrics", response_class=Response)
 async def metrics(request: Request, container: Served) -> Response:
     """Counters and gauges in Prometheus' text format; also while the store is away, for who has read them before."""
-    principal, has_answered = await container.gate.scraper(request.headers.get("authorization"))
+    principal, has_answered = await container.authenticator.scraper(request.headers.get("authorization"))
     require(principal, "admin", "viewer")
     container.metrics.store_up.set(has_answered)
     text, content_type = container.metrics.render()

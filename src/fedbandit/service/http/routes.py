@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedbandit.service.admin import operations
 from fedbandit.service.admin.auth import require
 from fedbandit.service.container import Container
-from fedbandit.service.exchange.endpoint import BIG_DIM
+from fedbandit.service.exchange.endpoint import LARGE_DIM
 from fedbandit.service.insight import ModelInsight, largest_shares, with_contribution
 from fedbandit.service.stores.base import PageQuery, Principal
 from fedbandit.wire import codec
@@ -28,7 +28,7 @@ def container_of(request: Request) -> Container:
 
 async def principal_of(request: Request) -> Principal:
     """Whose token came with the request."""
-    return await container_of(request).gate.principal(request.headers.get("authorization"))
+    return await container_of(request).authenticator.principal(request.headers.get("authorization"))
 
 
 async def admin_only(principal: Annotated[Principal, Depends(principal_of)]) -> Principal:
@@ -164,7 +164,7 @@ async def download(
         stats=state.packed,
         settings=state.model.settings_id,
     )
-    body = codec.encode(reply) if reply.dim < BIG_DIM else await asyncio.to_thread(codec.encode, reply)
+    body = codec.encode(reply) if reply.dim < LARGE_DIM else await asyncio.to_thread(codec.encode, reply)
     return Response(body, media_type=codec.CONTENT_TYPE, headers={"ETag": state.model.tag})
 
 

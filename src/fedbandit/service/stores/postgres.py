@@ -41,7 +41,7 @@ SESSION = {
     "idle_in_transaction_session_timeout": "10000",
 }
 
-# One statement writes a batch: the agents of the lists $1…$14, and the model $26.
+# One statement writes a batch: the agents in the arrays $1…$14, and the model $27.
 _WRITE = """
 WITH new AS (
     SELECT * FROM unnest(
@@ -59,8 +59,8 @@ WITH new AS (
 )
 UPDATE models SET
     version = $15, n_uploads = $16, n_bytes = $17, n_obs = $18, reward_sum = $19, reward_sq_sum = $20, growth_n = $21,
-    growth_block = $22, growth_previous = $23, growth_most = $24, state = $25
-WHERE id = $26
+    growth_block = $22, growth_previous = $23, growth_most = $24, generation = $25, state = $26
+WHERE id = $27
 """
 _RETIRE = (
     "INSERT INTO retired (agent_id, incarnation, reason, at) VALUES ($1, $2, $3, $4) "
@@ -168,8 +168,8 @@ class PostgresStore:
             after, packed = rows.folded(before, fold)
             agents = zip(*(rows.agent_values(agent) for agent in fold.changed.values()), strict=True)
             await connection.execute(_WRITE, *map(list, agents), *rows.model_values(after, packed), row["id"])
-            for (name, life), why in fold.newly_retired.items():
-                await _retire(connection, fold.agents[name].id, life, why, now)
+            for (name, incarnation), why in fold.newly_retired.items():
+                await _retire(connection, fold.agents[name].id, incarnation, why, now)
         return MergedBatch(after, packed, outcomes, fold.n_uploads)
 
     # -- agents
@@ -236,12 +236,8 @@ class PostgresStore:
         async with self._transaction() as connection:
             row = await _model_row(connection, model, lock=True)
             agent_id = (await _agent_row(connection, model, agent, "id"))["id"]
-            if on:
-                add = "INSERT INTO quarantined VALUES ($1, $2) ON CONFLICT DO NOTHING"
-                is_changed = await connection.execute(add, agent_id, now) != "INSERT 0 0"
-            else:
-                remove = "DELETE FROM quarantined WHERE agent_id = $1"
-                is_changed = await connection.execute(remove, agent_id) != "DELETE 0"
+            change = "UPDATE agents SET quarantined = $1 WHERE id = $2 AND quarantined <> $1"
+            is_changed = await connection.execute(change, on, agent_id) != "UPDATE 0"
             return await _summed_again(connection, row) if is_changed else rows.model_of(row)
 
     # -- tokens of people
@@ -353,15 +349,15 @@ async def _fold(connection: Any, model_id: int, model: Model, packed: bytes, bat
     names = list({upload.agent for upload in batch})
     query = f"SELECT {rows.LEDGER_COLUMNS} FROM agents WHERE model_id = $1 AND name = ANY($2::text[])"
     agents = rows.ledger_of(await connection.fetch(query, model_id, names))
-    lives = rows.lives_to_look_up(batch, agents)
+    incarnations = rows.incarnations_to_look_up(batch, agents)
     retired = {}
-    if lives:
+    if incarnations:
         query = (
             "SELECT agents.name, retired.incarnation, retired.reason FROM retired "
             "JOIN unnest($1::bigint[], $2::text[]) AS asked (agent_id, incarnation) USING (agent_id, incarnation) "
             "JOIN agents ON agents.id = retired.agent_id"
         )
-        found = await connection.fetch(query, [agent.id for agent, _ in lives], [life for _, life in lives])
+        found = await connection.fetch(query, [row.id for row, _ in incarnations], [name for _, name in incarnations])
         retired = {(row["name"], row["incarnation"]): row["reason"] for row in found}
     return rows.fold_of(model, packed, agents, retired)
 
@@ -374,7 +370,6 @@ async def _summed_again(connection: Any, row: Any) -> Model:
         total += np.frombuffer(agent["total"], dtype="<f8")
     after = rows.corrected(before, total.tobytes())
     await connection.execute(_WRITE, *([] for _ in range(14)), *rows.model_values(after, total.tobytes()), row["id"])
-    await connection.execute(rows.SET_GENERATION.format(model="$1", generation="$2"), row["id"], after.generation)
     return after
 
 

@@ -17,17 +17,15 @@ from fedbandit.wire.settings import ModelSettings
 
 MODEL_COLUMNS = (
     "id, uid, settings, created, version, n_agents, n_uploads, n_bytes, n_obs, reward_sum, reward_sq_sum, "
-    "growth_n, growth_block, growth_previous, growth_most, "
-    "COALESCE((SELECT generation FROM generations WHERE model_id = models.id), 0) AS generation"
+    "growth_n, growth_block, growth_previous, growth_most, generation"
 )
-QUARANTINED = "EXISTS (SELECT 1 FROM quarantined WHERE agent_id = agents.id)"
 AGENT_COLUMNS = (
-    f"name, created, revoked, {QUARANTINED} AS quarantined, last_seen, incarnation, sequence, n_uploads, n_obs, "
+    "name, created, revoked, quarantined, last_seen, incarnation, sequence, n_uploads, n_obs, "
     "reward_sum, n_bytes, growth, growth_most, unsent, model_version"
 )
 LEDGER_COLUMNS = (
     "name, token_hash, revoked, incarnation, sequence, digest, total, n_uploads, n_obs, reward_sum, n_bytes, "
-    f"growth, growth_most, unsent, model_version, last_seen, id, created, {QUARANTINED} AS quarantined"
+    "growth, growth_most, unsent, model_version, last_seen, id, created, quarantined"
 )
 SAMPLE_COLUMNS = "at, version, n_obs, reward_sum, n_uploads, n_bytes, log_det, growth"
 ORDER = {
@@ -79,7 +77,9 @@ def ledger_of(rows: Iterable[Row]) -> dict[str, AgentRow]:
     return {agent.name: agent for agent in agents}
 
 
-def lives_to_look_up(batch: Iterable[IncomingUpload], agents: Mapping[str, AgentRow]) -> list[tuple[AgentRow, str]]:
+def incarnations_to_look_up(
+    batch: Iterable[IncomingUpload], agents: Mapping[str, AgentRow]
+) -> list[tuple[AgentRow, str]]:
     """The incarnations in a batch that are not the current one of their agent: they may be retired."""
     found = {
         (upload.agent, upload.incarnation): agents[upload.agent]
@@ -119,7 +119,7 @@ def with_totals(model: Model, packed: bytes) -> Model:
 
 
 def model_values(model: Model, packed: bytes) -> tuple[Any, ...]:
-    """version … growth_most, state: what an exchange changes in a model's row."""
+    """version … generation, state: the columns of a model that change with its state."""
     growth = model.growth
     return (
         model.version,
@@ -132,6 +132,7 @@ def model_values(model: Model, packed: bytes) -> tuple[Any, ...]:
         growth.block,
         growth.previous,
         growth.most,
+        model.generation,
         packed,
     )
 
@@ -208,15 +209,9 @@ FLEET = (
     "COALESCE(SUM(CASE WHEN revoked THEN 1 ELSE 0 END), 0), "
     "COALESCE(SUM(CASE WHEN unsent > 0 THEN 1 ELSE 0 END), 0), "
     "COALESCE(SUM(unsent), 0), MAX(last_seen), "
-    f"COALESCE(SUM(CASE WHEN {QUARANTINED} THEN 1 ELSE 0 END), 0) FROM agents WHERE model_id = {{model}}"
+    "COALESCE(SUM(CASE WHEN quarantined THEN 1 ELSE 0 END), 0) FROM agents WHERE model_id = {model}"
 )
-COUNTED_SUMS = (
-    f"SELECT total FROM agents WHERE model_id = {{model}} AND total IS NOT NULL AND NOT {QUARANTINED} ORDER BY id"
-)
-SET_GENERATION = (
-    "INSERT INTO generations (model_id, generation) VALUES ({model}, {generation}) "
-    "ON CONFLICT (model_id) DO UPDATE SET generation = excluded.generation"
-)
+COUNTED_SUMS = "SELECT total FROM agents WHERE model_id = {model} AND total IS NOT NULL AND NOT quarantined ORDER BY id"
 # The newest `limit` stay; those of one moment stay together.
 TRIM_RETIRED = (
     "DELETE FROM retired WHERE agent_id = {agent} AND at < "

@@ -27,8 +27,7 @@ from fedbandit.service.stores.base import (
 )
 from fedbandit.service.stores.sqlite import transactions as jobs
 from fedbandit.service.stores.sqlite.replacement import FILE_NAME, complete_replacement
-from fedbandit.service.stores.sqlite.row_cache import RowCache
-from fedbandit.service.stores.sqlite.worker import Job, T, Worker
+from fedbandit.service.stores.sqlite.worker import Worker
 from fedbandit.wire.settings import ModelSettings
 
 LOCK_NAME = "server.lock"
@@ -43,7 +42,6 @@ class SqliteStore:
         self._lock: int | None = None
         self._writer: Worker | None = None
         self._reader: Worker | None = None
-        self._cache = RowCache()  # the writer's
 
     async def open(self) -> None:
         try:
@@ -83,19 +81,10 @@ class SqliteStore:
             raise StoreUnavailable("the store is not open")
         return self._reader
 
-    async def _change(self, job: Job[T]) -> T:
-        """A write that is no exchange: what is remembered of rows is forgotten first."""
-
-        def run(connection: sqlite3.Connection) -> T:
-            self._cache.clear()
-            return job(connection)
-
-        return await self._write.run(run)
-
     # -- models
 
     async def create(self, settings: ModelSettings, *, uid: str, now: float) -> Model:
-        return await self._change(lambda connection: jobs.create(connection, settings, uid, now))
+        return await self._write.run(lambda connection: jobs.create(connection, settings, uid, now))
 
     async def models(self) -> list[Model]:
         return await self._read.run(jobs.models)
@@ -107,15 +96,15 @@ class SqliteStore:
         return await self._read.run(lambda connection: jobs.state(connection, model))
 
     async def delete(self, model: str) -> None:
-        await self._change(lambda connection: jobs.delete(connection, model))
+        await self._write.run(lambda connection: jobs.delete(connection, model))
 
     async def merge(self, model: str, batch: Sequence[IncomingUpload], *, now: float) -> MergedBatch:
-        return await self._write.run(lambda connection: jobs.merge(connection, self._cache, model, batch, now))
+        return await self._write.run(lambda connection: jobs.merge(connection, model, batch, now))
 
     # -- agents
 
     async def enroll(self, model: str, agent: str, token_hash: bytes, *, now: float, renew: bool = False) -> None:
-        await self._change(lambda connection: jobs.enroll(connection, model, agent, token_hash, now, renew))
+        await self._write.run(lambda connection: jobs.enroll(connection, model, agent, token_hash, now, renew))
 
     async def agent(self, model: str, agent: str) -> AgentRecord:
         return await self._read.run(lambda connection: jobs.agent(connection, model, agent))
@@ -130,18 +119,20 @@ class SqliteStore:
         return await self._read.run(lambda connection: jobs.contribution(connection, model, agent))
 
     async def revoke(self, model: str, agent: str, *, now: float) -> None:
-        await self._change(lambda connection: jobs.revoke(connection, model, agent))
+        await self._write.run(lambda connection: jobs.revoke(connection, model, agent))
 
     async def forget(self, model: str, agent: str, *, now: float) -> Model:
-        return await self._change(lambda connection: jobs.forget(connection, model, agent, now))
+        return await self._write.run(lambda connection: jobs.forget(connection, model, agent, now))
 
     async def quarantine(self, model: str, agent: str, *, on: bool, now: float) -> Model:
-        return await self._change(lambda connection: jobs.quarantine(connection, model, agent, on, now))
+        return await self._write.run(lambda connection: jobs.quarantine(connection, model, agent, on))
 
     # -- tokens of people
 
     async def put_token(self, name: str, role: Role, token_hash: bytes, *, now: float, replace: bool = False) -> bool:
-        return await self._change(lambda connection: jobs.put_token(connection, name, role, token_hash, now, replace))
+        return await self._write.run(
+            lambda connection: jobs.put_token(connection, name, role, token_hash, now, replace)
+        )
 
     async def find_token(self, token_hash: bytes) -> Principal | None:
         return await self._read.run(lambda connection: jobs.find_token(connection, token_hash))
@@ -150,7 +141,7 @@ class SqliteStore:
         return await self._read.run(jobs.tokens)
 
     async def drop_token(self, name: str) -> bool:
-        return await self._change(lambda connection: jobs.drop_token(connection, name))
+        return await self._write.run(lambda connection: jobs.drop_token(connection, name))
 
     # -- history
 

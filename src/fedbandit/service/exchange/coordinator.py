@@ -105,12 +105,15 @@ class Coordinator:
             try:
                 await self._commit(model, batch)
             except FedbanditError as error:
+                queue.expected = 1  # the model may not exist any more
                 _fail_all(batch, error)
             except Exception as error:  # noqa: BLE001 - no upload may stay without a reply, and the queue goes on
                 self._log.error("merge_failed", model=model, error=type(error).__name__, message=str(error))
                 _fail_all(batch, StoreUnavailable("the store failed; a retry will be recognised if it was merged"))
         # No await between the test above and this: nothing can have been queued in between.
         queue.task = None
+        if queue.expected <= 1:
+            del self._queues[model]
 
     async def _let_uploads_join(self, queue: _ModelQueue) -> None:
         """Wait briefly until as many uploads are queued as the last batch had.

@@ -1,4 +1,4 @@
-"""Columns and rows that both SQL stores share, and the fold between reading and writing them."""
+"""Columns, rows and statements that both SQL stores share, and the fold between reading and writing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Row = Sequence[Any]
 
 @lru_cache(maxsize=1024)
 def settings_of(text: str) -> ModelSettings:
-    """The settings in a model's row; they never change, so each text is read once."""
+    """The settings in a model's row; they never change, so each text is parsed once."""
     return ModelSettings.from_dict(json.loads(text))
 
 
@@ -90,7 +90,7 @@ def incarnations_to_look_up(
 
 
 def fold_of(model: Model, packed: bytes, agents: dict[str, AgentRow], retired: Mapping[tuple[str, str], str]) -> Fold:
-    """A fold that begins at what was read."""
+    """A fold that starts from what was read."""
     state = np.frombuffer(packed, dtype="<f8").copy()
     return Fold(model.settings, model.uid, model.version, state, model.growth, agents, retired)
 
@@ -188,11 +188,11 @@ def sample_values(sample: Sample) -> tuple[Any, ...]:
 
 
 def corrected(model: Model, packed: bytes) -> Model:
-    """The model after data were taken out or put back, which left these sums."""
+    """The model after data were excluded or included, with the resulting sums."""
     return with_totals(replace(model, version=model.version + 1, generation=model.generation + 1), packed)
 
 
-# -- statements that both dialects understand; {model}, {id} and {empty} are the dialect's place for a value
+# -- statements of both dialects; {model}, {id} and {empty} stand for the dialect's placeholders
 
 CLEAR_AGENT = (
     "UPDATE agents SET incarnation = '', sequence = 0, digest = {empty}, n_uploads = 0, n_obs = 0, reward_sum = 0, "
@@ -202,7 +202,7 @@ TRIM_EVENTS = (
     "DELETE FROM events WHERE model_id = {model} AND id <= "
     "(SELECT id FROM events WHERE model_id = {model} ORDER BY id DESC LIMIT 1 OFFSET {limit})"
 )
-# Sums over no rows are NULL, so each is brought to zero; the last column stays NULL while nobody was heard of.
+# Sums over no rows are NULL and become zero; MAX(last_seen) stays NULL if no agent was seen.
 FLEET = (
     "SELECT COUNT(*), COALESCE(SUM(CASE WHEN last_seen >= {since} THEN 1 ELSE 0 END), 0), "
     "COALESCE(SUM(CASE WHEN last_seen IS NULL THEN 1 ELSE 0 END), 0), "
@@ -212,12 +212,12 @@ FLEET = (
     "COALESCE(SUM(CASE WHEN quarantined THEN 1 ELSE 0 END), 0) FROM agents WHERE model_id = {model}"
 )
 COUNTED_SUMS = "SELECT total FROM agents WHERE model_id = {model} AND total IS NOT NULL AND NOT quarantined ORDER BY id"
-# The newest `limit` stay; those of one moment stay together.
+# Keep the newest `limit`, and all with the same time as the oldest of them.
 TRIM_RETIRED = (
     "DELETE FROM retired WHERE agent_id = {agent} AND at < "
     "(SELECT at FROM retired WHERE agent_id = {agent} ORDER BY at DESC LIMIT 1 OFFSET {limit})"
 )
-# When there are too many samples, every second one of the older half goes: recent ones stay dense.
+# Beyond the limit every second sample of the older half is deleted: recent ones stay dense.
 THIN_SAMPLES = (
     "DELETE FROM samples WHERE model_id = {model} AND id IN (SELECT id FROM ("
     "SELECT id, ROW_NUMBER() OVER (ORDER BY id) AS place, COUNT(*) OVER () AS n FROM samples WHERE model_id = {model}"

@@ -1,4 +1,4 @@
-"""What the SQLite store does on a connection: plain functions, each one transaction."""
+"""The operations of the SQLite store as functions on a connection, each one transaction."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fedbandit.wire.settings import ModelSettings
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing, durable at the end."""
+    """Commit at the end, or roll back after an error."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -202,7 +202,7 @@ def forget(connection: sqlite3.Connection, model: str, agent: str, now: float) -
             _retire(connection, {(agent_id, incarnation): FORGOTTEN}, now)
         connection.execute("UPDATE retired SET reason = ? WHERE agent_id = ?", (FORGOTTEN, agent_id))
         connection.execute(rows.CLEAR_AGENT.format(id="?", empty="x''"), (agent_id,))
-        return _summed_again(connection, row)
+        return _recomputed(connection, row)
 
 
 def quarantine(connection: sqlite3.Connection, model: str, agent: str, on: bool) -> Model:
@@ -211,11 +211,11 @@ def quarantine(connection: sqlite3.Connection, model: str, agent: str, on: bool)
         (agent_id,) = _agent_row(connection, model, agent, "id")
         change = "UPDATE agents SET quarantined = ?1 WHERE id = ?2 AND quarantined <> ?1"
         is_changed = connection.execute(change, (on, agent_id)).rowcount
-        return _summed_again(connection, row) if is_changed else rows.model_of(row)
+        return _recomputed(connection, row) if is_changed else rows.model_of(row)
 
 
-def _summed_again(connection: sqlite3.Connection, row: rows.Row) -> Model:
-    """The state as λI plus the sums of all agents that count, in the caller's transaction."""
+def _recomputed(connection: sqlite3.Connection, row: rows.Row) -> Model:
+    """Recompute the state as λI plus the sums of all agents not in quarantine, in the caller's transaction."""
     before = rows.model_of(row)
     total = np.frombuffer(before.settings.prior(), dtype="<f8").copy()
     for (packed,) in connection.execute(rows.COUNTED_SUMS.format(model="?"), (row[0],)):

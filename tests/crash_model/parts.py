@@ -14,6 +14,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from starlette.routing import Router
+
 from fedbandit.errors import FedbanditError, StoreUnavailable, Unauthenticated
 from fedbandit.sdk.journal.journal import Journal
 from fedbandit.service.admin.auth import hash_token
@@ -166,7 +168,7 @@ class ServerBox:
         self.store = KillableStore(self.directory, self.fuse, self._died)
         log = make_logger("error", io.BytesIO())
         parts = make_container(ServerSettings(), log, store=self.store, clock=lambda: 0.0)
-        self._endpoint = ExchangeEndpoint(parts)
+        self._endpoint = ExchangeEndpoint(parts, Router())
 
     def kill(self) -> None:
         """SIGKILL: the next process finds the directory as it is."""
@@ -221,7 +223,7 @@ class ServerBox:
         scope = {
             "type": "http",
             "method": "POST",
-            "path_params": {"model": MODEL},
+            "path": f"/v1/models/{MODEL}/sync",
             "headers": [(b"authorization", f"Bearer {token}".encode())],
         }
 

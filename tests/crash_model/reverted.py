@@ -71,20 +71,20 @@ FIXES = (
         (
             (
                 "service/exchange/handler.py",
-                "            uid=visit.uid,\n        )",
+                "            uid=context.uid,\n        )",
                 "            uid=None,\n        )",
             ),
             (
                 "service/exchange/handler.py",
-                "        model = await self._container.store.load(visit.model)\n        known =",
-                "        if visit.model in self._settings:\n"
-                "            visit.settings, visit.uid = self._settings[visit.model]\n"
+                "        model = await self._container.store.load(context.model)\n        settings =",
+                "        if context.model in self._settings:\n"
+                "            context.settings, context.uid = self._settings[context.model]\n"
                 "            return\n"
-                "        model = await self._container.store.load(visit.model)\n        known =",
+                "        model = await self._container.store.load(context.model)\n        settings =",
             ),
             (
                 "service/exchange/handler.py",
-                "return (await self._container.store.load(visit.model)).uid == visit.uid",
+                "return (await self._container.store.load(context.model)).uid == context.uid",
                 "return True",
             ),
         ),

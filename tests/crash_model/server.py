@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from starlette.routing import Router
+
 from fedbandit import durable_files
 from fedbandit.core.radius import Fixed
 from fedbandit.errors import FedbanditError
@@ -136,7 +138,7 @@ class Server:
         finally:
             parts_module.Metrics = original  # type: ignore[misc]
         self.store, self.parts = store, [parts, other]
-        self.endpoints = [ExchangeEndpoint(parts), ExchangeEndpoint(other)]
+        self.endpoints = [ExchangeEndpoint(parts, Router()), ExchangeEndpoint(other, Router())]
         return token
 
     def _arm(self, fault: Fault | None) -> None:
@@ -247,7 +249,7 @@ class Server:
         parts = self.parts[replica]
 
         async def ask() -> dict[str, Any]:
-            who = await routes.reader(MODEL, await parts.gate.principal(f"Bearer {token}"))
+            who = await routes.reader(MODEL, await parts.authenticator.principal(f"Bearer {token}"))
             return await routes.show_model(MODEL, parts, who)
 
         return self._ask(ask)
@@ -257,7 +259,7 @@ class Server:
         parts = self.parts[replica]
 
         async def ask() -> Reply:
-            who = await routes.reader(MODEL, await parts.gate.principal(f"Bearer {token}"))
+            who = await routes.reader(MODEL, await parts.authenticator.principal(f"Bearer {token}"))
             response = await routes.download(MODEL, parts, who, incarnation, tag)
             return Reply(response.status_code, bytes(response.body), response.headers.get("ETag"))
 
@@ -276,7 +278,7 @@ async def _post(endpoint: ExchangeEndpoint, token: str, body: bytes) -> Reply:
     scope = {
         "type": "http",
         "method": "POST",
-        "path_params": {"model": MODEL},
+        "path": f"/v1/models/{MODEL}/sync",
         "headers": [(b"authorization", f"Bearer {token}".encode())],
     }
 

@@ -25,7 +25,7 @@ from tests.crash_model.virtual import Session
 SHM = Path("/dev/shm")
 NAMES = ("a", "b", "c")
 ROWS = "SELECT agents.name, incarnation, sequence, digest FROM agents JOIN models ON models.id = model_id ORDER BY 1"
-APART = "SELECT agents.name FROM quarantined JOIN agents ON agents.id = agent_id ORDER BY 1"
+APART = "SELECT name FROM agents WHERE quarantined ORDER BY 1"
 TOKENS = "SELECT name, token_hash, revoked FROM agents ORDER BY 1"
 NOT_STARTED = NotReachable("the agent could not be started")
 PROBE = [[1.0, 0.0], [0.0, 1.0]]

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import urllib3
+from starlette.routing import Router
 
 import fedbandit as fb
 from fedbandit.algorithms.messages import packed_bytes
@@ -38,6 +39,7 @@ SETTINGS = ModelSettings(name=MODEL, dim=DIM, lam=1.0, alpha=1.0, radius=fb.radi
 TOKEN = "fb_" + "t" * 43
 LIFE = "0123456789abcdef0123456789abcdef"
 SAID = urllib3.HTTPResponse(status=200)
+NOT_FOUND = Router()  # for all paths but that of the exchange
 DOCUMENTED = frozenset({200, 400, 401, 403, 404, 405, 408, 409, 413, 422, 503})
 
 
@@ -97,7 +99,7 @@ class EndpointHarness:
         self.container = make_container(
             settings, make_logger("error", self.log), store=self.store, clock=lambda: 1000.0
         )
-        self.endpoint = ExchangeEndpoint(self.container)
+        self.endpoint = ExchangeEndpoint(self.container, NOT_FOUND)
         self.loop.run_until_complete(self._populate())
 
     async def _populate(self) -> None:
@@ -121,7 +123,7 @@ class EndpointHarness:
 
         headers = [(b"authorization", f"Bearer {token}".encode())]
         headers += [(b"content-length", str(len(body) if length is None else length).encode())]
-        scope = {"type": "http", "method": "POST", "path_params": {"model": MODEL}, "headers": headers}
+        scope = {"type": "http", "method": "POST", "path": f"/v1/models/{MODEL}/sync", "headers": headers}
         await self.endpoint(scope, receive, send)
 
     # -- the agent

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, Router
 
 from fedbandit.dashboard.routes import dashboard_routes
 from fedbandit.service.app import make_app, make_json_app
 from fedbandit.service.container import make_container
+from fedbandit.service.exchange.endpoint import ROUTE, ExchangeEndpoint
 from fedbandit.service.settings import ServerSettings
 from fedbandit.service.telemetry import make_logger
 
@@ -68,7 +69,8 @@ def routes() -> set[str]:
     """The application's own routes, found by walking it, as 'GET /path'."""
     container = make_container(ServerSettings(database="memory:"), make_logger("error"))
     app = make_app(container, routes=dashboard_routes(container))
-    found = set(_walk(app.routes))  # type: ignore[attr-defined]
+    assert isinstance(app, ExchangeEndpoint) and isinstance(app.app, Router)
+    found = {f"POST {ROUTE}", *_walk(app.app.routes)}
     return found | set(_walk(make_json_app(container).routes))
 
 
@@ -81,8 +83,7 @@ def _walk(routes: Iterable[Any]) -> Iterator[str]:
             assert route.path == "", "a mount of another application: walk it too"
         else:
             assert isinstance(route, Route) or hasattr(route, "methods"), f"what is {route!r}?"
-            methods = route.methods or {"POST"}  # the exchange itself answers 405 to others
-            yield from (f"{method} {route.path}" for method in methods if method != "HEAD")
+            yield from (f"{method} {route.path}" for method in route.methods or () if method != "HEAD")
 
 
 def status_for(route: str, who: str) -> int:

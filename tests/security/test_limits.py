@@ -242,31 +242,31 @@ def test_pipelined_requests_are_bounded(server):
 # -- unread replies
 
 
-def assert_unread_answers_stay_within_memory(server, ask, n, *, within_s=10.0):
-    growth, before = Growth(server), n_closed(server, "unread_answers")
+def assert_unread_responses_stay_within_memory(server, ask, n, *, within_s=10.0):
+    growth, before = Growth(server), n_closed(server, "unread_responses")
     with Crowd(server) as crowd:
         for line in crowd.open(n, receive_buffer=4096):
             line.sendall(ask * 3)
-        assert eventually(lambda: n_closed(server, "unread_answers") >= before + n, within_s), "they are still there"
+        assert eventually(lambda: n_closed(server, "unread_responses") >= before + n, within_s), "they are still there"
         assert growth.mb < 70
     assert server.request("GET", "/healthz").status == 200
 
 
 def test_clients_that_never_read_are_dropped(server):
     """Each answer is 363 kB; without a limit they would hold 109 MB and more."""
-    assert_unread_answers_stay_within_memory(server, get("/v1/models/large/state", server.admin_token), 300)
+    assert_unread_responses_stay_within_memory(server, get("/v1/models/large/state", server.admin_token), 300)
 
 
 def test_clients_that_never_read_uploads_answers_are_dropped(server):
     token = server.add_agent("large", "silent")
     body = codec.encode(request(incoming("silent", 1, dim=BIG_DIM), dim=BIG_DIM))
     ask = post("/v1/models/large/sync", len(body), token=token) + body
-    growth, before = Growth(server), n_closed(server, "unread_answers")
+    growth, before = Growth(server), n_closed(server, "unread_responses")
     with Crowd(server) as crowd:
         for line in crowd.open(80, receive_buffer=4096):
             line.sendall(ask)
         # How many are refused with 503 instead depends on how fast the others are merged.
-        assert eventually(lambda: n_closed(server, "unread_answers") >= before + 10)
+        assert eventually(lambda: n_closed(server, "unread_responses") >= before + 10)
         assert growth.mb < 90
 
 

@@ -94,11 +94,11 @@ async def test_a_draining_server_takes_no_uploads_and_finishes_those_it_has():
     await place.start(n_agents=3)
     place.store.may_go_on.clear()
     taken = place.send(0)
-    await until(lambda: place.queued() == 0 and place.coordinator._lanes)
+    await until(lambda: place.queued() == 0 and place.coordinator._queues)
     stopping = asyncio.create_task(place.coordinator.drain())
-    await until(lambda: place.coordinator.why_full("news") is not None)
+    await until(lambda: place.coordinator.overload_reason("news") is not None)
     for model in ("news", "another"):
-        assert "shutting down" in place.coordinator.why_full(model)
+        assert "shutting down" in place.coordinator.overload_reason(model)
     with pytest.raises(Overloaded, match="shutting down"):
         await place.send(1)
     assert not stopping.done()
@@ -118,13 +118,13 @@ async def test_the_queue_of_a_model_is_as_long_as_its_limit_and_no_longer():
     await place.store.create(settings("other"), uid="v", now=0.0)
     place.store.may_go_on.clear()
     sent = [place.send(0)]
-    await until(lambda: place.coordinator._lanes and place.queued() == 0)  # it is being merged
+    await until(lambda: place.coordinator._queues and place.queued() == 0)  # it is being merged
     for n in (1, 2, 3):
-        assert place.coordinator.why_full("news") is None
+        assert place.coordinator.overload_reason("news") is None
         sent.append(place.send(n))
         await until(lambda n=n: place.queued() == n)
-    assert "3 uploads" in place.coordinator.why_full("news")
-    assert place.coordinator.why_full("other") is None
+    assert "3 uploads" in place.coordinator.overload_reason("news")
+    assert place.coordinator.overload_reason("other") is None
     with pytest.raises(Overloaded, match="3 uploads to model 'news'"):
         await place.send(4)
     place.store.may_go_on.set()

@@ -45,4 +45,4 @@ def test_long_steps_leave_the_event_loop_free(service, where):
     assert set(where) == {"export", "encode", "decode_request", "require_plausible"}
     for step, threads in where.items():
         assert loop_thread not in threads, f"{step} ran in the event loop"
-    assert routes.BIG_DIM <= DIM
+    assert routes.LARGE_DIM <= DIM

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from fedbandit.errors import StoreUnavailable
-from fedbandit.service.stores.postgres import _reaching
+from fedbandit.service.stores.postgres import _store_errors
 from tests.chaos.disk import SmallDisk
 from tests.live import running_server
 
@@ -36,7 +36,7 @@ def test_a_full_disk_is_one_line_and_nobody_was_let_in(tmp_path: Path, spare_kb:
 
 
 async def failing(error: Exception) -> None:
-    async with _reaching():
+    async with _store_errors():
         raise error
 
 

@@ -36,7 +36,7 @@ class Access:
 
     async def person(self, authorization: str | None) -> Principal:
         """The principal of a viewer's or an administrator's token."""
-        principal = await self._container.gate.principal(authorization)
+        principal = await self._container.authenticator.principal(authorization)
         if principal.role == "agent":
             raise Forbidden("this token belongs to an agent; the dashboard needs one of a viewer or an administrator")
         require(principal, "viewer", "admin")

@@ -28,7 +28,7 @@ from fedbandit.errors import FedbanditError, Forbidden, Unauthenticated
 from fedbandit.service.app import make_json_app
 from fedbandit.service.container import Container
 from fedbandit.service.http import error_responses
-from fedbandit.service.http.bodies import Disconnected, body_of
+from fedbandit.service.http.request_body import ClientDisconnected, read_body
 
 View = Callable[[ViewContext], Awaitable[RenderedView]]
 VIEWS: dict[str, tuple[str, View]] = {
@@ -152,7 +152,7 @@ class Dashboard:
                 response = await handler(request)
             except FedbanditError as error:
                 response = _error_response(request, error)
-            except Disconnected:
+            except ClientDisconnected:
                 response = Response(status_code=400)
             except Exception as error:
                 self._container.log.error("view_failed", path=request.url.path, exc_info=error)
@@ -170,8 +170,8 @@ class Dashboard:
 
 async def _form(request: Request, container: Container) -> dict[str, str]:
     """The fields of a posted form, if it is short."""
-    limits: Any = {"limit": MAX_FORM, "timeout_s": container.settings.body_timeout_s, "of": " in a form"}
-    async with body_of(request.scope, request.receive, container.memory, **limits) as body:
+    limits: Any = {"limit": MAX_FORM, "timeout_s": container.settings.body_timeout_s}
+    async with read_body(request.scope, request.receive, container.memory, **limits) as body:
         return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=20))
 
 

@@ -1,1 +1,1 @@
-"""The server: many agents, many models, nothing lost and nothing counted twice."""
+"""The server: merges the uploads of many agents into many models, each exactly once and durably."""

@@ -1,4 +1,4 @@
-"""The parts of a running server, made once and handed to whoever needs them."""
+"""The components of a server process, created once and passed to those that need them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Clock = Callable[[], float]
 
 @dataclass(slots=True)
 class Container:
-    """What routes work with."""
+    """The components that routes use."""
 
     settings: ServerSettings
     store: Store
-    gate: Authenticator
+    authenticator: Authenticator
     coordinator: Coordinator
     history: ModelHistory
     metrics: Metrics
@@ -36,12 +36,12 @@ class Container:
     clock: Clock
     memory: BodyMemory
     request_ids: RequestIds = field(default_factory=RequestIds)
-    one_matrix: asyncio.Lock = field(default_factory=asyncio.Lock)  # answers that need Σ in full, one at a time
+    one_matrix: asyncio.Lock = field(default_factory=asyncio.Lock)  # responses that need the full Σ, one at a time
     is_started: bool = False
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)  # set at the first signal: open streams shall end
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)  # set at the first signal, to end open streams
 
     async def start(self) -> None:
-        """Open the store; nothing happens if that was done before."""
+        """Open the store, unless it is open."""
         if self.is_started:
             return
         await self.store.open()
@@ -49,7 +49,7 @@ class Container:
         self.is_started = True
 
     async def stop(self) -> None:
-        """Answer everything that was accepted, then let go of the store."""
+        """Answer all accepted uploads, then close the store."""
         await self.coordinator.drain()
         await self.history.stop()
         await self.store.close()
@@ -74,7 +74,7 @@ def make_store(settings: ServerSettings) -> Store:
 def make_container(
     settings: ServerSettings, log: Any, *, store: Store | None = None, clock: Clock = time.time
 ) -> Container:
-    """All parts, wired; nothing is open or running yet."""
+    """Create all components; nothing is open or running yet."""
     store = make_store(settings) if store is None else store
     metrics = Metrics()
     history = ModelHistory(store, log, clock)

@@ -15,12 +15,12 @@ from fedbandit.service.exchange.ledger import IncomingUpload
 from fedbandit.service.model import Model
 from fedbandit.service.stores.base import Event, HistoryEntry, Sample, Store
 
-MAX_BUFFERED = 1_000  # a refused agent that tries again and again must not fill memory
+MAX_BUFFERED = 1_000  # an agent that retries without end must not fill the memory
 INTERVAL_S = 1.0
 
 
 class ModelHistory:
-    """Cheap for whoever reports: nothing is awaited, and an exchange does not wait for it."""
+    """Collects entries without waiting; a background task writes them to the store."""
 
     def __init__(self, store: Store, log: Any, clock: Callable[[], float]) -> None:
         self._store = store
@@ -33,11 +33,11 @@ class ModelHistory:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to write in the background."""
+        """Start the background task."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Write what is left."""
+        """Write the remaining entries and stop."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -45,24 +45,24 @@ class ModelHistory:
         await self._flush()
 
     def event(self, model: Model, kind: str, agent: str = "", detail: str = "") -> None:
-        """Something happened."""
+        """Add an event."""
         if len(self._events) < MAX_BUFFERED:
             self._events.append(HistoryEntry(model.uid, Event(self._clock(), kind, agent, detail[:500])))
 
     def refused(self, model: Model, agent: str, error: FedbanditError) -> None:
-        """An agent was turned away; the same reason is noted once a second, however often it tries."""
+        """Add the refusal of an upload; at most one per second for the same agent and reason."""
         key = (model.uid, agent, error.code)
         if key not in self._refused and len(self._refused) < MAX_BUFFERED:
             self._refused.add(key)
             self.event(model, "refused", agent, f"{error.code}: {error}")
 
     def merged(self, model: Model, upload: IncomingUpload) -> None:
-        """An upload was counted; its agent's trail goes on."""
+        """Add an upload to the history of its agent."""
         n_obs, reward_sum, _ = upload.numbers[-3:].tolist()
         self.trails.step(model.uid, upload.agent, self._clock(), n_obs, reward_sum)
 
     def changed(self, model: Model, packed: bytes) -> None:
-        """The model has moved; its latest state becomes a sample."""
+        """Remember the latest state of a model for the next sample."""
         self._latest[model.uid] = (model, packed)
 
     async def _run(self) -> None:

@@ -45,10 +45,10 @@ NO_GROWTH = GrowthWindow()
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model and where it stands, without its sums."""
+    """A model with its counts, without its sums."""
 
     settings: ModelSettings
-    uid: str  # born with the model: one that was deleted and made again is another
+    uid: str  # random; a model that was deleted and created again has another
     created: float
     version: int = 0  # changes of the state: uploads merged, and contributions forgotten
     n_uploads: int = 0
@@ -62,12 +62,12 @@ class Model:
 
     @property
     def settings_id(self) -> str:
-        """Changes when the settings do, and when the model was deleted and made again."""
+        """Identifies the settings; another one after the model was deleted and created again."""
         return settings_id(self.settings, self.uid)
 
     @property
     def tag(self) -> str:
-        """The ETag of the model's state; the sums are in it, since a restored server comes by its versions again."""
+        """The ETag of the state; it contains the sums, since a restored server repeats version numbers."""
         sums = zlib.crc32(repr((self.n_obs, self.reward_sum, self.reward_sq_sum)).encode())
         return f'"{self.version}-{sums:08x}-{self.settings_id}-{self.generation}"'
 
@@ -86,11 +86,11 @@ class Model:
 
     @property
     def worst_alpha(self) -> float:
-        """The same over the model's whole life."""
+        """The same over all uploads."""
         return max(self.settings.alpha, alpha_of(self.growth.most))
 
     def to_dict(self) -> dict[str, Any]:
-        """What `GET /v1/models/{m}` answers."""
+        """The response of `GET /v1/models/{m}`."""
         return {
             **self.settings.to_dict(),
             "action_bound": self.settings.largest_action,
@@ -113,7 +113,7 @@ class Model:
         }
 
 
-@lru_cache(maxsize=1024)  # it is in every answer
+@lru_cache(maxsize=1024)  # part of every response
 def settings_id(settings: ModelSettings, uid: str) -> str:
     """Sixteen hexadecimal digits for settings and the model that has them."""
     return hashlib.sha256(f"{uid}\n{settings.to_json()}".encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""A server process: listen, say where, hand out the first admin token, and stop without losing an upload."""
+"""A server process: listen, print the address and the first admin token, and stop without losing an upload."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ from fedbandit.errors import InvalidParameter
 from fedbandit.service.admin import operations
 from fedbandit.service.app import make_app
 from fedbandit.service.container import Container, make_container
-from fedbandit.service.exchange.fast_path import FastPath
-from fedbandit.service.exchange.handler import ExchangeHandler
+from fedbandit.service.http.bounded_protocol import BoundedProtocol
 from fedbandit.service.http.connections import Connections, raise_descriptor_limit
-from fedbandit.service.http.fast_protocol import FastProtocol
 from fedbandit.service.settings import ServerSettings
 from fedbandit.service.telemetry import LibraryLog, make_logger
 from fedbandit.service.tls import make_context, within_tls
 
-UNSENT_BYTES = 128 << 10  # in the system's buffer of one connection
-SWITCH_INTERVAL_S = 0.0001  # the writer thread must not wait 5 ms for the event loop's thread after each statement
+UNSENT_BYTES = 128 << 10  # in the send buffer of one connection
+SWITCH_INTERVAL_S = 0.0001  # the default of 5 ms would delay the writer thread after each statement
 
 
 def run(
@@ -40,16 +38,15 @@ def run(
     say: Callable[[str], None] = print,
     dashboard: Callable[[Container], Sequence[BaseRoute]] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; `dashboard` makes the routes that stand before those of the API."""
+    """Serve until SIGTERM or SIGINT; `dashboard` makes the routes that precede those of the API."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     log = make_logger(settings.log_level)
     container = make_container(settings, log)
     raise_descriptor_limit()
     connections = connections_of(container)
     listener = _listen(settings.host, settings.port)
-    desk = ExchangeHandler(container)
-    app = make_app(container, routes=dashboard(container) if dashboard else (), desk=desk)
-    server = _Server(_config(settings, app, connections, FastPath(desk, container.coordinator)))
+    app = make_app(container, routes=dashboard(container) if dashboard else ())
+    server = _Server(_config(settings, app, connections))
     server.stopping = container.stopping
     with LibraryLog(log), asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(server, container, listener, new_admin_token, say))
@@ -58,12 +55,12 @@ def run(
 async def _serve(
     server: _Server, container: Container, listener: socket.socket, new_admin_token: bool, say: Callable[[str], None]
 ) -> None:
-    # Opened and written to before anybody is let in, so that a store that cannot be used is told plainly.
+    # The store is opened and written to before the server listens, so that a failure is reported at the start.
     await container.start()
     token = await operations.first_admin_token(container, renew=new_admin_token)
 
     async def announce() -> None:
-        _calm_collector()
+        _tune_garbage_collector()
         host, port = listener.getsockname()[:2]
         if token is not None:
             say(f"admin token, shown only this once: {token}")
@@ -74,15 +71,15 @@ async def _serve(
     await server.serve(sockets=[listener])
 
 
-def _calm_collector() -> None:
-    """What was imported stays: the garbage collector need not look at it, nor run every few hundred objects."""
+def _tune_garbage_collector() -> None:
+    """Exclude imported objects from collections, and run collections less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which tells when it listens, and ends by itself after a signal instead of by the signal."""
+    """uvicorn with a callback once it listens; after a signal it returns instead of raising the signal again."""
 
     announce: Callable[[], Any]
     stopping: asyncio.Event
@@ -109,14 +106,12 @@ class _Server(uvicorn.Server):
 
 
 def connections_of(container: Container) -> Connections:
-    """The connections of the server that these parts make."""
+    """The connection registry of a server."""
     return Connections(container.settings, container.memory, container.metrics, container.log, container.request_ids)
 
 
-def _config(
-    settings: ServerSettings, app: ASGIApp, connections: Connections, express: FastPath | None
-) -> uvicorn.Config:
-    make_protocol: Any = partial(FastProtocol, connections=connections, express=express)
+def _config(settings: ServerSettings, app: ASGIApp, connections: Connections) -> uvicorn.Config:
+    make_protocol: Any = partial(BoundedProtocol, connections=connections)
     context = make_context(settings)
     if context is not None:
         make_protocol = within_tls(make_protocol, context, connections)
@@ -139,11 +134,11 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # what clients do not take shall wait with us, where it is counted
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # unread responses stay in our memory, where they are counted
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     try:
         listener.bind((host, port))
-    except (OSError, TypeError, UnicodeError) as error:  # a name that is none is a TypeError
+    except (OSError, TypeError, UnicodeError) as error:  # an invalid host name may raise TypeError
         listener.close()
         reason = getattr(error, "strerror", None) or error
         raise InvalidParameter(f"cannot listen on {host}:{port}: {reason}") from None

@@ -30,7 +30,7 @@ COUNTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Where the server keeps its data, where it listens, and how much it takes on."""
+    """Storage, address and limits of a server."""
 
     data: str = "fedbandit-data"  # directory of the embedded store
     database: str = ""  # postgresql://… instead of a directory, or memory: for data that may be lost
@@ -41,20 +41,20 @@ class ServerSettings:
     client_ca: str = ""  # only clients with a certificate of this authority may connect
     insecure: bool = False  # listen beyond this machine without TLS
     open_dashboard: bool = False  # show the dashboard to anybody on this machine, without a token
-    allow_origin: tuple[str, ...] = ()  # pages of these origins may use the agents' routes; * for any
-    admin_token: str = ""  # instead of one that is made and printed at the first start
+    allow_origin: tuple[str, ...] = ()  # CORS: origins that may use the agents' routes; * for any
+    admin_token: str = ""  # instead of one that is generated and printed at the first start
     log_level: str = "info"
     max_batch: int = 128  # uploads in one transaction
-    max_queue: int = 1024  # uploads of one model that may wait; beyond them 503
-    max_turn_ms: int = 250  # reading uploads in one turn of the event loop; those beyond it are shed with 503
+    max_queue: int = 1024  # queued uploads of one model; beyond them 503
+    max_turn_ms: int = 250  # handling uploads in one iteration of the event loop; beyond it they are shed with 503
     max_inflight_mb: int = 256  # bodies in memory at one time, together
-    max_outgoing_mb: int = 256  # answers that clients have not taken yet, together
+    max_outgoing_mb: int = 256  # responses that clients have not read yet, together
     max_connections: int = 10_000  # open at one time, and fewer where the system allows fewer descriptors
     max_head_kb: int = 16  # the longest request line and headers
     head_timeout_s: float = 10.0  # for a TLS handshake, and for a head to arrive
     max_json_kb: int = 1024  # the longest body of an admin call
     body_timeout_s: float = 30.0  # for a body to arrive
-    drain_timeout_s: float = 30.0  # for open requests to be answered at the end
+    drain_timeout_s: float = 30.0  # for open requests to be answered at shutdown
     pool_size: int = 8  # connections to PostgreSQL
 
     def __post_init__(self) -> None:
@@ -88,14 +88,14 @@ class ServerSettings:
 
     @property
     def scheme(self) -> str:
-        """How clients reach the server."""
+        """The scheme of the server's URL."""
         return "https" if self.tls_cert else "http"
 
 
 def read_settings(
     options: Mapping[str, Any], *, file: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> ServerSettings:
-    """Settings from a file, the environment and options; an option that is None was not given."""
+    """Settings from a file, the environment and options; None stands for an option that was not given."""
     values: dict[str, Any] = {}
     if file is not None:
         values.update(_from_file(file))
@@ -146,15 +146,15 @@ def _typed(name: str, value: Any, kind: type) -> Any:
 
 
 def _several(name: str, value: Any) -> tuple[str, ...]:
-    """A list of a file, or the environment's text with commas."""
-    container = value.split(",") if isinstance(value, str) else value
-    if not (isinstance(container, list | tuple) and all(isinstance(part, str) for part in container)):
-        raise InvalidParameter(f"expected {name} as a list of texts, got {value!r}")
-    return tuple(part.strip() for part in container if part.strip())
+    """A list from a file, or comma-separated text from the environment."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not (isinstance(items, list | tuple) and all(isinstance(item, str) for item in items)):
+        raise InvalidParameter(f"expected {name} as a list of strings, got {value!r}")
+    return tuple(item.strip() for item in items if item.strip())
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the address is this machine's own, reachable from nowhere else."""
+    """Whether the address can be reached from this machine only."""
     if host == "localhost":
         return True
     try:

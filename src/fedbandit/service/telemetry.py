@@ -1,4 +1,4 @@
-"""Metrics and logs. A label per model at most, never one per agent; a token is never given to either."""
+"""Metrics and logs. Labels name models, never agents; tokens appear in neither."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """Everything that `/metrics` shows, in a registry of its own."""
+    """The metrics of one server, in a registry of its own."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -48,10 +48,10 @@ class Metrics:
         self.exchange_seconds = Histogram(
             "fedbandit_exchange_seconds", "Time from a request to its answer", buckets=SECONDS, registry=registry
         )
-        self.queued = Gauge("fedbandit_queued_uploads", "Uploads that wait for a commit", registry=registry)
+        self.queued = Gauge("fedbandit_queued_uploads", "Uploads queued for a commit", registry=registry)
         self.connections = Gauge("fedbandit_connections", "Open connections", registry=registry)
         self.closed_connections = Counter(
-            "fedbandit_closed_connections", "Connections ended to stay within limits", ["reason"], registry=registry
+            "fedbandit_closed_connections", "Connections closed to stay within limits", ["reason"], registry=registry
         )
         self.effective_alpha = Gauge(
             "fedbandit_effective_alpha", "The alpha that the guarantee needs now", ["model"], registry=registry
@@ -59,25 +59,25 @@ class Metrics:
         self.n_obs = Gauge("fedbandit_observations", "Observations in the model", ["model"], registry=registry)
         self.version = Gauge("fedbandit_model_version", "Changes of the model's state", ["model"], registry=registry)
         self._counters: dict[tuple[str, str], Counter] = {}
-        # An increase is seen only from a first sample on: what alerts look at begins at zero.
+        # Prometheus sees an increase only after a first sample, so series with alerts start at zero.
         for reason in (StoreUnavailable.code, Overloaded.code):
             self.refusals.labels(reason)
         for result in ("sent", "unchanged"):
             self.downloads.labels(result)
 
     def render(self) -> tuple[bytes, str]:
-        """The text that Prometheus scrapes, and its content type."""
+        """The Prometheus text format, and its content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
     def count_exchange(self, model: str, result: str) -> None:
-        """One more upload answered."""
+        """Count a reply to an upload."""
         counter = self._counters.get((model, result))
         if counter is None:
             counter = self._counters[model, result] = self.exchanges.labels(model, result)
         counter.inc()
 
     def forget_model(self, model: str) -> None:
-        """A deleted model leaves no series behind."""
+        """Remove the series of a deleted model."""
         self._counters.clear()
         for metric in (self.received, self.effective_alpha, self.n_obs, self.version):
             _remove(metric, model)
@@ -93,7 +93,7 @@ def _remove(metric: Counter | Gauge, *labels: str) -> None:
 
 
 def make_logger(level: str = "info", stream: BinaryIO | None = None) -> Any:
-    """A structlog logger that writes one JSON object per line; it is handed around, not configured globally."""
+    """A structlog logger that writes one JSON object per line; global configuration is not touched."""
     levels = {"debug": 10, "info": 20, "warning": 30, "error": 40}
     return structlog.wrap_logger(
         structlog.BytesLogger(stream if stream is not None else sys.stderr.buffer),
@@ -104,32 +104,32 @@ def make_logger(level: str = "info", stream: BinaryIO | None = None) -> Any:
 
 
 class _Line:
-    """The last step of a log line: level, time and JSON at once, since every exchange writes one."""
+    """The last processor: level, time and JSON in one step, since every exchange writes a line."""
 
     def __init__(self) -> None:
         self._second = 0
-        self._told = ""
+        self._formatted = ""
         self._encode = msgspec.json.Encoder(enc_hook=repr).encode
 
     def __call__(self, _: Any, level: str, event: Any) -> bytes:
         event["level"] = level
         second, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
         if second != self._second:
-            self._told = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            self._formatted = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
             self._second = second
-        event["timestamp"] = f"{self._told}.{nanoseconds // 1000:06d}Z"
+        event["timestamp"] = f"{self._formatted}.{nanoseconds // 1000:06d}Z"
         line = self._encode(event)
-        # Somebody may put a token where a path or a name belongs, and those are logged.
+        # A token may be given by mistake where a path or a name belongs, and those are logged.
         return TOKEN.sub(b"fb_[hidden]", line) if b"fb_" in line else line
 
 
-CUT_OFF = "timeout graceful shutdown exceeded"  # uvicorn's words for requests that outlast `drain_timeout_s`
+CUT_OFF = "timeout graceful shutdown exceeded"  # uvicorn's message for requests that exceed `drain_timeout_s`
 
 
 class LibraryLog(logging.Handler):
-    """What libraries say through `logging`, as lines like all others, for as long as a `with` lasts.
+    """Writes what libraries log through `logging` as JSON lines, inside a `with` block.
 
-    Requests that a stop cuts off after `drain_timeout_s` are no failure of the server: clients may hold them open.
+    Requests that shutdown cancels after `drain_timeout_s` are warnings: clients may hold them open.
     """
 
     def __init__(self, log: Any) -> None:
@@ -140,8 +140,8 @@ class LibraryLog(logging.Handler):
         kind, error = record.exc_info[:2] if record.exc_info else (None, None)
         reason = {} if kind is None else {"error": kind.__name__, "reason": str(error)}
         is_error = record.levelno >= logging.ERROR and CUT_OFF not in f"{record.getMessage()} {error}"
-        say = self._log.error if is_error else self._log.warning
-        say("library", source=record.name, message=record.getMessage(), **reason)
+        write = self._log.error if is_error else self._log.warning
+        write("library", source=record.name, message=record.getMessage(), **reason)
 
     def __enter__(self) -> Self:
         logging.getLogger().addHandler(self)
@@ -152,12 +152,12 @@ class LibraryLog(logging.Handler):
 
 
 class RequestIds:
-    """Short names for requests, unique across processes: a random beginning and a count."""
+    """Short request ids, unique across processes: a random prefix and a counter."""
 
     def __init__(self) -> None:
         self._prefix = secrets.token_hex(4)
         self._count = itertools.count(1)
 
     def next(self) -> str:
-        """The next name."""
+        """The next id."""
         return f"{self._prefix}-{next(self._count):x}"

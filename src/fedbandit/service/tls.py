@@ -1,7 +1,7 @@
-"""TLS where the server terminates it: a handshake is a connection like any other, with a limit of time and number.
+"""TLS with limits on the number and the duration of handshakes.
 
-asyncio's own TLS tells nobody of a connection before its handshake is complete, so that sockets on which no handshake
-is completed would take all descriptors. Here a connection is counted from the moment that it is accepted.
+asyncio reports a TLS connection only after its handshake, so that unfinished handshakes could exhaust all descriptors.
+Here a connection is counted from the moment that it is accepted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedbandit.service.settings import ServerSettings
 
 
 def make_context(settings: ServerSettings) -> ssl.SSLContext | None:
-    """The server's certificate, and whose certificates it asks for; None without TLS."""
+    """The TLS context with the server's certificate and the authority of clients'; None without TLS."""
     if not settings.tls_cert:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -33,7 +33,7 @@ def make_context(settings: ServerSettings) -> ssl.SSLContext | None:
 
 
 class Handshake(asyncio.Protocol):
-    """A connection until its handshake is complete; then `make()` gives the protocol that serves it."""
+    """A connection during its handshake; afterwards the protocol that `make()` returns takes over."""
 
     _transport: asyncio.Transport
 
@@ -44,7 +44,7 @@ class Handshake(asyncio.Protocol):
         self._context = context
         self._connections = connections
         self._timeout_s = timeout_s
-        self._early = b""  # what came before TLS took over, and later what came before the protocol did
+        self._early = b""  # data received before the TLS layer, and later before the HTTP protocol, takes over
         self._is_lost = False
         self._task: asyncio.Task[None] | None = None
 
@@ -53,8 +53,8 @@ class Handshake(asyncio.Protocol):
         if not self._connections.opened(self):
             self._connections.drop(self, "connection_limit")
             return
-        self._transport.pause_reading()  # uvloop starts to read all the same
-        self._task = asyncio.get_running_loop().create_task(self._shake_hands())
+        self._transport.pause_reading()  # uvloop starts reading nevertheless
+        self._task = asyncio.get_running_loop().create_task(self._run_handshake())
 
     def data_received(self, data: bytes) -> None:
         self._early += data
@@ -63,7 +63,7 @@ class Handshake(asyncio.Protocol):
         self._is_lost = True
         self._connections.closed(self)
 
-    async def _shake_hands(self) -> None:
+    async def _run_handshake(self) -> None:
         try:
             if not self._transport.is_closing():
                 self._hand_over(await self._secured())
@@ -71,7 +71,7 @@ class Handshake(asyncio.Protocol):
             self._connections.count("tls_handshake")
         except ConnectionAbortedError:  # by the timer
             self._connections.count("too_slow")
-        except OSError:  # the client went away
+        except OSError:  # the client disconnected
             pass
         finally:
             self._connections.closed(self)
@@ -83,7 +83,7 @@ class Handshake(asyncio.Protocol):
                 self._transport, self, self._context, server_side=True, ssl_handshake_timeout=self._timeout_s
             )
         )
-        await asyncio.sleep(0)  # until it has begun; before that bytes may have come here
+        await asyncio.sleep(0)  # until it has started; data may arrive here before
         early, self._early = self._early, b""
         layer = self._transport.get_protocol()
         if early and layer is not self:
@@ -94,30 +94,31 @@ class Handshake(asyncio.Protocol):
         if secured is None or secured.is_closing() or self._is_lost:
             self._transport.abort()
             return
-        self._connections.closed(self)  # its place is taken by the protocol
+        self._connections.closed(self)  # the HTTP protocol registers itself
         protocol = self._make()
         secured.set_protocol(protocol)
         protocol.connection_made(secured)
         if self._early:
             protocol.data_received(self._early)
 
-    # -- what is asked of a connection
+    # -- the `Connection` protocol
 
     def abort(self) -> None:
-        """End it now."""
+        """Close it now."""
         self._is_lost = True
         self._transport.abort()
 
     def unsent_bytes(self) -> int:
-        """Nothing is answered before the handshake."""
+        """No response is sent before the handshake."""
         return 0
 
-    def take_body(self) -> None:
+    def body_read_begins(self) -> bool:
         """There is no body before the handshake."""
+        return False
 
 
 def _feed(layer: Any, data: bytes) -> None:
-    """Give bytes to the TLS layer, a buffered protocol, as its transport would."""
+    """Pass data to the TLS layer, a buffered protocol, as its transport does."""
     rest = memoryview(data)
     while rest:
         buffer = memoryview(layer.get_buffer(len(rest)))
@@ -130,7 +131,7 @@ def _feed(layer: Any, data: bytes) -> None:
 def within_tls(
     make: Callable[..., Any], context: ssl.SSLContext, connections: Connections
 ) -> Callable[..., asyncio.Protocol]:
-    """What makes the protocol of a new connection, where `make` makes the one behind TLS."""
+    """A protocol factory for new connections; `make` is the factory of the protocol inside TLS."""
 
     def accepted(**options: Any) -> asyncio.Protocol:
         return Handshake(lambda: make(**options), context, connections, connections.settings.head_timeout_s)

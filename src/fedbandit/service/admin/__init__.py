@@ -1,1 +1,1 @@
-"""Administration: operations, tokens, backups."""
+"""Administration: operations, authentication, backups."""

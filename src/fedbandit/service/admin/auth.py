@@ -1,4 +1,4 @@
-"""Tokens and roles: 256 random bits, of which only the SHA-256 is kept; the store has the last word on each."""
+"""Authentication and roles. A token has 256 random bits; the store keeps only its SHA-256."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from fedbandit.service.stores.base import Role, Store
 
 TOKEN = re.compile(r"[\x21-\x7e]{16,200}")
-N_CHARACTERS = 46  # of a token made here
+N_CHARACTERS = 46  # of a generated token
 MAX_CACHED = 100_000
 MAX_SCRAPERS = 100
-SCRAPE_TIMEOUT_S = 3.0  # less than Prometheus waits for an answer
+SCRAPE_TIMEOUT_S = 3.0  # less than Prometheus' own timeout
 
 
 def new_token() -> str:
-    """A fresh token; whoever holds it is who it was made for."""
+    """A new random token."""
     return "fb_" + secrets.token_urlsafe(32)
 
 
 def hash_token(token: str) -> bytes:
-    """What is stored of a token. A plain hash will do: 256 random bits cannot be guessed, however fast the hash."""
+    """The stored form of a token. A fast hash is enough: 256 random bits cannot be guessed."""
     return hashlib.sha256(token.encode()).digest()
 
 
@@ -50,7 +50,7 @@ def _without(scheme: str, token: str) -> str:
 
 
 def _flaw(token: str) -> str:
-    """What is wrong with a token that nobody can have."""
+    """Why a string cannot be a token."""
     if not 16 <= len(token) <= 200:
         return (
             f"expected a token of 16 to 200 characters ({N_CHARACTERS} if fedbandit made it), got {len(token)}: "
@@ -60,21 +60,21 @@ def _flaw(token: str) -> str:
 
 
 class Authenticator:
-    """Who is at the door. Looking up by a hash tells an attacker nothing about the token that would match it."""
+    """Identifies who sent a request. Timing a lookup by hash reveals nothing about the token."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[bytes, Principal] = {}
+        self._cached: dict[bytes, Principal] = {}
         self._scrapers: dict[bytes, Principal] = {}
 
     async def principal(self, authorization: str | None) -> Principal:
-        """Whose token it is, as the store has it now."""
+        """The owner of the token, according to the store."""
         return await self._look_up(bearer_hash(authorization))
 
     async def scraper(self, authorization: str | None) -> tuple[Principal, bool]:
-        """Who reads the metrics, and whether the store answered.
+        """Who reads the metrics, and whether the store is available.
 
-        Metrics are needed most while the store is away: then whoever read them before may go on.
+        Metrics are needed most during an outage of the store: those who read them before may continue to.
         """
         token_hash = bearer_hash(authorization)
         try:
@@ -86,36 +86,36 @@ class Authenticator:
         except (StoreUnavailable, TimeoutError):
             known = self._scrapers.get(token_hash)
             if known is None:
-                raise StoreUnavailable("the store does not answer, and this token is not known without it") from None
+                raise StoreUnavailable("the store is unavailable, and this token is not cached") from None
             mark_authenticated()
             return known, False
         if principal.role != "agent" and len(self._scrapers) < MAX_SCRAPERS:
             self._scrapers[token_hash] = principal
         return principal, True
 
-    def remembered(self, token_hash: bytes) -> Principal | None:
-        """Who came with this token before.
+    def cached(self, token_hash: bytes) -> Principal | None:
+        """The owner of a token that was presented before, None if it is not cached.
 
-        What is remembered here saves a look at the store and decides nothing: an exchange compares the hash with the
-        agent's row once more, in the transaction that merges it, so that revoking is immediate on every replica.
+        The cache saves a query and decides nothing: the transaction that merges an upload compares the hash with the
+        agent's row, so that revoking is immediate on every replica.
         """
-        return self._known.get(token_hash)
+        return self._cached.get(token_hash)
 
     async def agent(self, token_hash: bytes, model: str) -> Principal:
-        """The agent of an exchange, who is remembered."""
-        principal = self._known.get(token_hash)
+        """The agent of an exchange; the result is cached."""
+        principal = self._cached.get(token_hash)
         if principal is None:
             principal = await self._look_up(token_hash)
-            if len(self._known) >= MAX_CACHED:
-                self._known.clear()
-            self._known[token_hash] = principal
+            if len(self._cached) >= MAX_CACHED:
+                self._cached.clear()
+            self._cached[token_hash] = principal
         mark_authenticated()
         require(principal, "agent", model=model)
         return principal
 
     async def explain(self, token_hash: bytes) -> None:
-        """After the store said no to a remembered token: forget it, and say why it is no good."""
-        self._known.pop(token_hash, None)
+        """Remove a cached token that the store refused, and raise the reason."""
+        self._cached.pop(token_hash, None)
         await self._look_up(token_hash)
 
     async def _look_up(self, token_hash: bytes) -> Principal:
@@ -132,7 +132,7 @@ class Authenticator:
 
 
 def require(principal: Principal, *roles: Role, model: str = "", agent: str = "") -> None:
-    """`Forbidden` unless the principal has one of the roles; an agent must also stay in its model, and be itself."""
+    """Raise `Forbidden` unless the principal has one of the roles; an agent is limited to its model and itself."""
     if principal.role not in roles:
         raise Forbidden(f"this needs the role {' or '.join(roles)}, and the token has the role {principal.role}")
     if principal.role != "agent":

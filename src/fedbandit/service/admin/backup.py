@@ -1,4 +1,4 @@
-"""Copies of the embedded store: made while the server runs, brought back while it does not."""
+"""Backups of the SQLite store: made while the server runs, restored while it is stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedbandit.service.stores.sqlite.store import lock_directory
 
 
 def backup(data: Path, out: Path) -> None:
-    """A copy of the store as of one moment, whole and on disk when this returns; the server may be at work."""
+    """Write a consistent copy of the store, durable when this returns; the server may be running."""
     source = data / FILE_NAME
     if is_interrupted(data):
         raise StoreUnavailable(
@@ -22,26 +22,26 @@ def backup(data: Path, out: Path) -> None:
     if not source.exists():
         raise StoreUnavailable(f"there is no store in {data}")
     if out.exists():
-        raise AlreadyExists(f"{out} exists already; a backup is never written over")
+        raise AlreadyExists(f"{out} exists already; a backup is never overwritten")
     draft = out.with_name(out.name + ".part")
     try:
         draft.unlink(missing_ok=True)
-        draft.touch(mode=0o600)  # before anything is in it
+        draft.touch(mode=0o600)  # before it has content
         with closing(sqlite3.connect(source, timeout=30.0)) as store, closing(sqlite3.connect(draft)) as copy:
             store.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
         check(draft)
         publish(draft, out)
     except (OSError, sqlite3.Error) as error:
-        with suppress(OSError):  # the next backup to the same place begins by removing it
+        with suppress(OSError):  # the next backup to this path removes it
             draft.unlink(missing_ok=True)
         raise StoreUnavailable(f"the backup failed: {error}") from None
 
 
 def restore(data: Path, copy: Path) -> Path | None:
-    """Put a backup in the place of the store; where the old one went, if there was one. The server must be stopped.
+    """Replace the store by a backup; the path of the old one, if there was one. The server must be stopped.
 
-    A kill at any moment leaves the old store or the new one: `stores/replacement.py` has the steps.
+    A kill at any moment leaves the old store or the new one; see `stores/sqlite/replacement.py`.
     """
     check(copy)
     try:
@@ -56,14 +56,14 @@ def restore(data: Path, copy: Path) -> Path | None:
 
 
 def check(path: Path) -> None:
-    """`FormatError` unless the file is a store and whole."""
+    """Raise `FormatError` unless the file is an intact store."""
     if not path.exists():
         raise FormatError(f"there is no file {path}")
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as found:
             (verdict,) = found.execute("PRAGMA integrity_check(1)").fetchone()
             found.execute("SELECT version FROM schema_version").fetchone()
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 decodes what a damaged schema says
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 decodes the text of a damaged schema
         raise FormatError(f"{path} is not a backup of a server: {error}") from None
     if verdict != "ok":
         raise FormatError(f"{path} is damaged: {verdict}")

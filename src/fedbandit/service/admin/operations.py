@@ -1,4 +1,4 @@
-"""What an administrator can do, without HTTP: models and agents come and go, and people get tokens."""
+"""Administrative operations, independent of HTTP: models, agents and tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENVIRONMENT = "environment"
 
 
 async def create_model(container: Container, settings: ModelSettings) -> Model:
-    """A new model at its prior."""
+    """Create a model at its prior."""
     model = await container.store.create(settings, uid=uuid.uuid4().hex, now=container.clock())
     container.history.event(model, "created")
     container.log.info("model_created", model=settings.name, dim=settings.dim)
@@ -31,14 +31,14 @@ async def create_model(container: Container, settings: ModelSettings) -> Model:
 
 
 async def delete_model(container: Container, name: str) -> None:
-    """The model, its agents and their tokens are gone."""
+    """Delete a model, its agents and their tokens."""
     await container.store.delete(name)
     container.metrics.forget_model(name)
     container.log.info("model_deleted", model=name)
 
 
 async def add_agent(container: Container, model: str, agent: str, *, renew: bool = False) -> str:
-    """The token of a new agent, or with `renew` a new token for one that exists; it is shown only here."""
+    """Enrol an agent, or with `renew` replace the token of an existing one; returns the token, which is not stored."""
     token = new_token()
     is_known = renew and await _is_enrolled(container, model, check_agent_id(agent))
     await container.store.enroll(model, check_agent_id(agent), hash_token(token), now=container.clock(), renew=renew)
@@ -56,14 +56,14 @@ async def _is_enrolled(container: Container, model: str, agent: str) -> bool:
 
 
 async def revoke_agent(container: Container, model: str, agent: str) -> None:
-    """The agent's token is worth nothing any more."""
+    """Revoke an agent's token."""
     await container.store.revoke(model, agent, now=container.clock())
     container.history.event(await container.store.load(model), "revoked", agent)
     container.log.info("agent_revoked", model=model, agent=agent)
 
 
 async def forget_agent(container: Container, model: str, agent: str) -> Model:
-    """The model as if the agent had never uploaded anything."""
+    """Remove an agent's contribution from a model, exactly."""
     after = await container.store.forget(model, agent, now=container.clock())
     container.history.event(after, "forgotten", agent)
     container.history.trails.drop(after.uid, agent)
@@ -73,7 +73,7 @@ async def forget_agent(container: Container, model: str, agent: str) -> Model:
 
 
 async def quarantine_agent(container: Container, model: str, agent: str, *, on: bool) -> Model:
-    """Take an agent's contribution out of the model, with all that it uploads from now on; or put all of it back."""
+    """Exclude an agent's contribution, past and future, from a model; or include all of it again."""
     before = await container.store.agent(model, agent)
     after = await container.store.quarantine(model, agent, on=on, now=container.clock())
     if before.quarantined != on:
@@ -86,10 +86,10 @@ async def quarantine_agent(container: Container, model: str, agent: str, *, on: 
 
 
 async def add_token(container: Container, name: str, role: Role, *, replace: bool = False) -> str:
-    """A token for a person or a program that looks (viewer) or manages (admin); it is shown only here."""
+    """Create a token for a person or a program: read-only (viewer) or administrative (admin)."""
     check_token_name(name)
     if name == ENVIRONMENT:
-        raise InvalidParameter(f"the token name {name!r} is the server's own; choose another")
+        raise InvalidParameter(f"the token name {name!r} is reserved; choose another")
     token = new_token()
     if not await container.store.put_token(name, role, hash_token(token), now=container.clock(), replace=replace):
         raise AlreadyExists(f"there is a token named {name!r} already")
@@ -98,19 +98,19 @@ async def add_token(container: Container, name: str, role: Role, *, replace: boo
 
 
 async def drop_token(container: Container, name: str) -> None:
-    """The token of this name, if there is one, is worth nothing any more."""
+    """Delete the token of this name, if there is one."""
     if await container.store.drop_token(name):
         container.log.info("token_dropped", name=name)
 
 
 async def first_admin_token(container: Container, *, renew: bool = False) -> str | None:
-    """The admin token to print: at the very first start, or when a new one is asked for; None at any other."""
+    """The admin token to print: at the first start, or with `renew`; otherwise None."""
     given = container.settings.admin_token
     if given:
         if len(given) < 16:
             raise InvalidParameter("expected an admin token of at least 16 characters")
         await container.store.put_token(ENVIRONMENT, "admin", hash_token(given), now=container.clock(), replace=True)
-    else:  # whoever takes the variable away means the token, too
+    else:  # without the variable its token is deleted
         await drop_token(container, ENVIRONMENT)
     token = new_token()
     if given and not renew:

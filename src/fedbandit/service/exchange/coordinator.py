@@ -1,8 +1,9 @@
-"""Group commit: uploads that arrive together are folded together, one transaction, one fsync, all answered."""
+"""Group commit: uploads that arrive together are merged in one transaction, with one fsync."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,32 +16,33 @@ from fedbandit.service.history import ModelHistory
 from fedbandit.service.stores.base import MergedBatch, Store
 from fedbandit.service.telemetry import Metrics
 
+MAX_DELAY_S = 0.001  # of a batch that is smaller than the last one
+
 
 class MergeResult(NamedTuple):
-    """What an upload led to: the state after its batch, and what is acknowledged."""
+    """The state after the batch of an upload, and what is acknowledged."""
 
     merged: MergedBatch
     acknowledged: Acknowledged
 
 
-Done = Callable[["MergeResult | FedbanditError"], None]  # called once, in the event loop
-
-
 class _QueuedUpload(NamedTuple):
     upload: IncomingUpload
-    done: Done
+    future: asyncio.Future[MergeResult]
 
 
 @dataclass(slots=True)
 class _ModelQueue:
-    """The uploads of one model that wait for the next transaction."""
+    """The uploads of one model that are queued for the next transaction."""
 
     queued: deque[_QueuedUpload] = field(default_factory=deque)
     task: asyncio.Task[None] | None = None
+    expected: int = 1  # uploads in the next batch
+    is_refilled: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Coordinator:
-    """One lane per model: while a batch is being committed the next one gathers."""
+    """One queue per model: while a batch is being committed, the next one gathers."""
 
     def __init__(
         self,
@@ -60,95 +62,91 @@ class Coordinator:
         self._clock = clock
         self._max_batch = max_batch
         self._max_queue = max_queue
-        self._lanes: dict[str, _ModelQueue] = {}
-        self._draining = False
-        metrics.queued.set_function(lambda: sum(len(lane.queued) for lane in self._lanes.values()))
+        self._queues: dict[str, _ModelQueue] = {}
+        self._is_draining = False
+        metrics.queued.set_function(lambda: sum(len(queue.queued) for queue in self._queues.values()))
 
     async def receive(self, model: str, upload: IncomingUpload) -> MergeResult:
-        """Merge the upload, durably, and answer; a refusal is raised. `Overloaded` when too many wait already."""
-        future: asyncio.Future[MergeResult] = asyncio.get_running_loop().create_future()
-
-        def settle(answer: MergeResult | FedbanditError) -> None:
-            if future.done():  # whoever asked has left
-                return
-            if isinstance(answer, FedbanditError):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
-
-        self.submit(model, upload, settle)
+        """Merge the upload durably; a refusal is raised, `Overloaded` if too many uploads are queued."""
+        reason = self.overload_reason(model)
+        if reason is not None:
+            raise Overloaded(reason)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[MergeResult] = loop.create_future()
+        queue = self._queues.get(model)
+        if queue is None:
+            queue = self._queues[model] = _ModelQueue()
+        queue.queued.append(_QueuedUpload(upload, future))
+        if len(queue.queued) == queue.expected:
+            queue.is_refilled.set()
+        if queue.task is None:
+            queue.task = loop.create_task(self._commit_all(model, queue))
         return await future
 
-    def submit(self, model: str, upload: IncomingUpload, done: Done) -> None:
-        """The same without waiting: `done` gets the answer or the refusal. `Overloaded` is raised."""
-        why = self.why_full(model)
-        if why is not None:
-            raise Overloaded(why)
-        lane = self._lanes.get(model)
-        if lane is None:
-            lane = self._lanes[model] = _ModelQueue()
-        lane.queued.append(_QueuedUpload(upload, done))
-        if lane.task is None:
-            lane.task = asyncio.get_running_loop().create_task(self._drain(model, lane))
-
-    def why_full(self, model: str) -> str | None:
-        """Why no more uploads can wait; asked before anything is read, so that shedding costs little."""
-        if self._draining:
+    def overload_reason(self, model: str) -> str | None:
+        """Why no upload can be queued, None if one can; checked before a body is read, so that shedding is cheap."""
+        if self._is_draining:
             return "the server is shutting down"
-        lane = self._lanes.get(model)
-        if lane is not None and len(lane.queued) >= self._max_queue:
-            return f"{self._max_queue} uploads to model {model!r} wait already"
+        queue = self._queues.get(model)
+        if queue is not None and len(queue.queued) >= self._max_queue:
+            return f"{self._max_queue} uploads to model {model!r} are queued already"
         return None
 
     async def drain(self) -> None:
-        """Take nothing new, and finish what was accepted."""
-        self._draining = True
-        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        """Refuse new uploads, and finish those that were accepted."""
+        self._is_draining = True
+        tasks = [queue.task for queue in self._queues.values() if queue.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _drain(self, model: str, lane: _ModelQueue) -> None:
-        # Requests that the event loop has read already join the batch instead of waiting for the next commit.
-        while lane.queued:
-            await asyncio.sleep(0)
-            batch = [lane.queued.popleft() for _ in range(min(self._max_batch, len(lane.queued)))]
+    async def _commit_all(self, model: str, queue: _ModelQueue) -> None:
+        while queue.queued:
+            await self._let_uploads_join(queue)
+            batch = [queue.queued.popleft() for _ in range(min(self._max_batch, len(queue.queued)))]
             try:
                 await self._commit(model, batch)
             except FedbanditError as error:
-                self._refuse_all(batch, error)
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever, and the lane goes on
+                queue.expected = 1  # the model may not exist any more
+                _fail_all(batch, error)
+            except Exception as error:  # noqa: BLE001 - no upload may stay without a reply, and the queue goes on
                 self._log.error("merge_failed", model=model, error=type(error).__name__, message=str(error))
-                self._refuse_all(
-                    batch, StoreUnavailable("the store failed; a retry will be recognised if it was merged")
-                )
-        # No await between the test above and this: nothing can have been added in between.
-        lane.task = None
-        del self._lanes[model]
+                _fail_all(batch, StoreUnavailable("the store failed; a retry will be recognised if it was merged"))
+        # No await between the test above and this: nothing can have been queued in between.
+        queue.task = None
+        if queue.expected <= 1:
+            del self._queues[model]
+
+    async def _let_uploads_join(self, queue: _ModelQueue) -> None:
+        """Wait briefly until as many uploads are queued as the last batch had.
+
+        Agents that were answered together tend to upload together again: fewer and larger batches need fewer fsyncs.
+        """
+        await asyncio.sleep(0)  # requests that the event loop has read already join the batch
+        if len(queue.queued) < queue.expected:
+            queue.is_refilled.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(MAX_DELAY_S):
+                    await queue.is_refilled.wait()
+        queue.expected = min(len(queue.queued), self._max_batch)
 
     async def _commit(self, model: str, batch: list[_QueuedUpload]) -> None:
-        began = time.perf_counter()
+        started = time.perf_counter()
         merged = await self._store.merge(model, [item.upload for item in batch], now=self._clock())
-        self._metrics.commit_seconds.observe(time.perf_counter() - began)
+        self._metrics.commit_seconds.observe(time.perf_counter() - started)
         self._metrics.batch_size.observe(len(batch))
         self._report(merged)
         n_bytes = 0
-        for item, outcome in zip(batch, merged.outcomes, strict=True):
+        for (upload, future), outcome in zip(batch, merged.outcomes, strict=True):
             if isinstance(outcome, FedbanditError):
-                self._history.refused(merged.model, item.upload.agent, outcome)
-                self._tell(item, outcome)
+                self._history.refused(merged.model, upload.agent, outcome)
+                _fail(future, outcome)
                 continue
             if outcome.is_new:
-                n_bytes += item.upload.n_bytes
-                self._history.merged(merged.model, item.upload)
-            self._tell(item, MergeResult(merged, outcome))
+                n_bytes += upload.n_bytes
+                self._history.merged(merged.model, upload)
+            if not future.done():  # the request may have been cancelled
+                future.set_result(MergeResult(merged, outcome))
         if n_bytes:
             self._metrics.received.labels(model).inc(n_bytes)
-
-    def _tell(self, item: _QueuedUpload, answer: MergeResult | FedbanditError) -> None:
-        """One who cannot be told must not keep the answer from the others."""
-        try:
-            item.done(answer)
-        except Exception as error:  # noqa: BLE001
-            self._log.error("answer_failed", agent=item.upload.agent, exc_info=error)
 
     def _report(self, merged: MergedBatch) -> None:
         if not merged.n_merged:
@@ -160,6 +158,12 @@ class Coordinator:
         self._metrics.n_obs.labels(name).set(model.n_obs)
         self._metrics.version.labels(name).set(model.version)
 
-    def _refuse_all(self, batch: list[_QueuedUpload], error: FedbanditError) -> None:
-        for item in batch:
-            self._tell(item, error)
+
+def _fail_all(batch: list[_QueuedUpload], error: FedbanditError) -> None:
+    for item in batch:
+        _fail(item.future, error)
+
+
+def _fail(future: asyncio.Future[MergeResult], error: FedbanditError) -> None:
+    if not future.done():
+        future.set_exception(error)

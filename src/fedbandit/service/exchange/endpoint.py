@@ -1,92 +1,82 @@
-"""The exchange: `POST /v1/models/{model}/sync`, an upload in and a download out, as plain ASGI under Starlette.
-
-A server process answers most exchanges one layer below (`express.py`); this is for whatever is not plain enough there.
-"""
+"""The exchange, `POST /v1/models/{model}/sync`: a plain ASGI application in front of the router."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import re
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedbandit.errors import FedbanditError
 from fedbandit.service.container import Container
-from fedbandit.service.exchange.coordinator import MergeResult
-from fedbandit.service.exchange.handler import ExchangeContext, ExchangeHandler
-from fedbandit.service.exchange.ledger import IncomingUpload
-from fedbandit.service.exchange.replies import ExchangeReply
+from fedbandit.service.exchange.handler import ExchangeContext, ExchangeHandler, ExchangeReply
 from fedbandit.service.http import error_responses
-from fedbandit.service.http.bodies import Disconnected, body_of
-from fedbandit.wire import codec
+from fedbandit.service.http.request_body import ClientDisconnected, header, read_body
 
-BIG_DIM = 200  # from here on hashes, copies and factorisations are too long for the event loop
-CONTENT_TYPE = codec.CONTENT_TYPE.encode()
-JSON = error_responses.JSON.encode()
-NO_SUCH_METHOD = ExchangeReply(
-    405, error_responses.body_of("method_not_allowed", "an exchange is a POST"), "", {"Allow": "POST"}
+ROUTE = "/v1/models/{model}/sync"
+PATH = re.compile(ROUTE.replace("{model}", "([^/]+)"))
+LARGE_DIM = 200  # from this dimension on, hashes, copies and factorisations run outside the event loop
+METHOD_NOT_ALLOWED = ExchangeReply(
+    405,
+    error_responses.body_of("method_not_allowed", "an exchange is a POST"),
+    "refused",
+    ((b"content-type", error_responses.JSON.encode()), (b"allow", b"POST")),
 )
 
 
 class ExchangeEndpoint:
-    """Glue: a body from ASGI, over the desk to the coordinator, and its answer back."""
+    """Answers exchanges; all other requests go to `app`."""
 
-    def __init__(self, container: Container, desk: ExchangeHandler | None = None) -> None:
+    def __init__(self, container: Container, app: ASGIApp, handler: ExchangeHandler | None = None) -> None:
+        self.app = app
         self._coordinator = container.coordinator
-        self._handler = ExchangeHandler(container) if desk is None else desk
+        self._handler = ExchangeHandler(container) if handler is None else handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        visit = self._handler.visit(scope["path_params"]["model"])
+        target = PATH.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        if target is None:
+            await self.app(scope, receive, send)
+            return
+        context = self._handler.begin(target[1])
         if scope["method"] != "POST":
-            await _send(send, NO_SUCH_METHOD, visit.request_id)
+            await _send(send, METHOD_NOT_ALLOWED, context.request_id)
             return
         try:
-            outcome = await self._accepted(visit, await self._exchange(visit, scope, receive))
-        except Disconnected:
+            reply = await self._exchange(context, scope, receive)
+        except ClientDisconnected:
             return
-        except Exception as error:  # noqa: BLE001 - whatever it is, the desk has an answer
-            outcome = self._handler.failed(visit, error)
-        await _send(send, outcome, visit.request_id)
-        self._handler.note(visit, outcome)
+        except Exception as error:  # noqa: BLE001 - `failed` has a reply for every error
+            reply = self._handler.failed(context, error)
+        await _send(send, reply, context.request_id)
+        self._handler.record(context, reply)
 
-    async def _exchange(self, visit: ExchangeContext, scope: Scope, receive: Receive) -> MergeResult:
-        desk = self._handler
-        desk.require_capacity(visit.model)
-        if not desk.recognise(visit, _authorization(scope)):
-            await desk.look_up(visit)
-        limits: Any = {"limit": visit.max_bytes, "timeout_s": desk.body_timeout_s, "of": " for this model"}
+    async def _exchange(self, context: ExchangeContext, scope: Scope, receive: Receive) -> ExchangeReply:
+        handler = self._handler
+        handler.require_capacity(context.model)
+        if not handler.authenticate(context, header(scope, b"authorization")):
+            await handler.look_up(context)
         try:
-            async with body_of(scope, receive, desk.memory, **limits) as body:
-                desk.require_capacity(visit.model)  # a long body comes in pieces, and meanwhile others came
-                upload = await self._checked(visit, body)
-                return await self._coordinator.receive(visit.model, upload)
+            async with read_body(
+                scope, receive, handler.memory, limit=context.max_bytes, timeout_s=handler.body_timeout_s
+            ) as body:
+                handler.require_capacity(context.model)  # other uploads may have arrived since the first check
+                if context.settings.dim < LARGE_DIM:
+                    upload = handler.checked(context, body)
+                else:
+                    upload = await asyncio.to_thread(handler.checked, context, body)
+                result = await self._coordinator.receive(context.model, upload)
         except FedbanditError as error:
-            raise await desk.explain(visit, error) from None
-
-    async def _checked(self, visit: ExchangeContext, body: bytes) -> IncomingUpload:
-        desk = self._handler
-
-        def check() -> IncomingUpload:
-            return desk.checked(visit, desk.decoded(visit, body), len(body))
-
-        return await asyncio.to_thread(check) if visit.settings.dim >= BIG_DIM else check()
-
-    async def _accepted(self, visit: ExchangeContext, answer: MergeResult) -> ExchangeReply:
-        if visit.settings.dim >= BIG_DIM:
-            return await asyncio.to_thread(self._handler.accepted, visit, answer)
-        return self._handler.accepted(visit, answer)
+            raise await handler.explain(context, error) from None
+        if context.settings.dim < LARGE_DIM:
+            return handler.accepted(context, result)
+        return await asyncio.to_thread(handler.accepted, context, result)
 
 
-def _authorization(scope: Scope) -> str | None:
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), None)
-
-
-async def _send(send: Send, outcome: ExchangeReply, request_id: str) -> None:
+async def _send(send: Send, reply: ExchangeReply, request_id: str) -> None:
     headers = [
-        (b"content-type", CONTENT_TYPE if outcome.status == 200 else JSON),
-        (b"content-length", str(len(outcome.body)).encode()),
+        *reply.headers,
+        (b"content-length", b"%d" % len(reply.body)),
         (b"x-request-id", request_id.encode()),
-        *((name.lower().encode(), value.encode()) for name, value in outcome.headers.items()),
     ]
-    await send({"type": "http.response.start", "status": outcome.status, "headers": headers})
-    await send({"type": "http.response.body", "body": outcome.body})
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})

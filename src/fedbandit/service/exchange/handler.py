@@ -1,4 +1,4 @@
-"""What an upload goes through, whatever carries it: capacity, token, size, plausibility, the merge, the answer."""
+"""The steps of an exchange, independent of HTTP: capacity, authentication, plausibility, the merge, the reply."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from fedbandit.service.admin.auth import bearer_hash, require
 from fedbandit.service.container import Container
 from fedbandit.service.exchange.coordinator import MergeResult
 from fedbandit.service.exchange.ledger import IncomingUpload
-from fedbandit.service.exchange.replies import ExchangeReply
 from fedbandit.service.http import error_responses
 from fedbandit.service.http.connections import mark_authenticated
 from fedbandit.service.stores.base import MergedBatch
@@ -32,15 +31,27 @@ from fedbandit.wire import codec
 from fedbandit.wire.settings import ModelSettings
 
 MAX_COUNT = 1 << 53
-MAX_KEPT = 100  # answers to uploads that are shed; they differ by the model's name
+MAX_SHED_REPLIES = 100  # prepared replies to uploads that are shed; they differ by the model's name
 SHED = "shed"
 CHECKED_BY_SETTINGS = (BodyTooLarge, DimensionMismatch, ImplausibleUpload, NotFinite)
+CONTENT_TYPE = (b"content-type", codec.CONTENT_TYPE.encode())
+
+HeaderPairs = tuple[tuple[bytes, bytes], ...]
+
+
+class ExchangeReply(NamedTuple):
+    """The response to an exchange, and its result in logs and metrics."""
+
+    status: int
+    body: bytes
+    result: str
+    headers: HeaderPairs
 
 
 class ExchangeContext:
-    """One upload on its way: who came, to which model, and what the log will say of it."""
+    """One exchange: the agent, the model and its settings, and the fields of the log entry."""
 
-    __slots__ = ("agent", "began", "log", "model", "request_id", "settings", "token_hash", "uid")
+    __slots__ = ("agent", "log", "model", "request_id", "settings", "started", "token_hash", "uid")
 
     agent: str
     token_hash: bytes
@@ -48,126 +59,114 @@ class ExchangeContext:
     uid: str  # of the model that has these settings
 
     def __init__(self, model: str, request_id: str) -> None:
-        self.began = time.perf_counter()
+        self.started = time.perf_counter()
         self.model = model
         self.request_id = request_id
         self.log: dict[str, Any] = {"request": request_id, "model": model}
 
     @property
     def max_bytes(self) -> int:
-        """The longest body that can be an upload to this model."""
+        """The largest body that can be an upload to this model."""
         return codec.max_bytes(self.settings.dim)
 
 
-class _KnownModel(NamedTuple):
-    """Settings as they were read, and the model that had them: one of the same name may have taken its place."""
+class _CachedSettings(NamedTuple):
+    """The settings of a model, and its uid: a model of the same name may have replaced it since."""
 
     settings: ModelSettings
     uid: str
 
 
-class ExchangeHandler:
-    """The steps of an exchange, in the order of the methods; a refusal is raised, and `failed` makes an answer of it.
+class _BatchHeaders(NamedTuple):
+    """What all replies to one batch share."""
 
-    Nothing here waits but `look_up`, for a token or a model that was not seen before, and `explain`.
+    merged: MergedBatch | None
+    headers: HeaderPairs
+    settings_id: str
+
+
+class ExchangeHandler:
+    """The steps of an exchange, in the order of the methods. A refusal is raised; `failed` turns it into a reply.
+
+    Only `look_up` (an unknown token or model) and `explain` wait for the store.
     """
 
     def __init__(self, container: Container) -> None:
         self._container = container
-        self._settings: dict[str, _KnownModel] = {}
-        self._turn_began: float | None = None
-        self._max_turn_s = container.settings.max_turn_ms / 1e3
-        self._no_room: dict[str, ExchangeReply] = {}
-        self._n_shed = 0  # since the last line about it
-        self._refused_for_load = container.metrics.refusals.labels(Overloaded.code)
-        self._batch: tuple[MergedBatch | None, dict[str, str], str] = (None, {}, "")
+        self._settings: dict[str, _CachedSettings] = {}
+        self._iteration_started: float | None = None
+        self._max_iteration_s = container.settings.max_turn_ms / 1e3
+        self._shed_replies: dict[str, ExchangeReply] = {}
+        self._n_shed = 0  # since the last log entry
+        self._overloaded = container.metrics.refusals.labels(Overloaded.code)
+        self._batch = _BatchHeaders(None, (), "")
         self.memory = container.memory
         self.body_timeout_s = container.settings.body_timeout_s
 
-    def request_id(self) -> str:
-        """A name for what comes next."""
-        return self._container.request_ids.next()
-
-    def visit(self, model: str) -> ExchangeContext:
-        """Somebody is at the door."""
+    def begin(self, model: str) -> ExchangeContext:
+        """Start the context of one exchange."""
         return ExchangeContext(model, self._container.request_ids.next())
 
-    def why_full(self, model: str) -> str | None:
-        """Why no upload can be taken now: too many wait, or one turn of the event loop has read uploads for too long.
+    def overload_reason(self, model: str) -> str | None:
+        """Why no upload can be accepted now, None if one can.
 
-        Past saturation the backlog is in sockets that nobody has read yet, where the coordinator does not see it; but
-        the more of them are ready, the longer a turn lasts. What is shed costs a fraction of what is read.
+        Either the queue is full, or one iteration of the event loop has handled uploads for too long. Past saturation
+        the backlog is in sockets that were not read yet, where the coordinator cannot see it; but the more of them are
+        ready, the longer an iteration lasts. Shedding an upload costs a fraction of merging it.
         """
         now = time.perf_counter()
-        if self._turn_began is None:
-            self._turn_began = now
-            asyncio.get_running_loop().call_soon(self._end_turn)
-        elif now - self._turn_began > self._max_turn_s:
+        if self._iteration_started is None:
+            self._iteration_started = now
+            asyncio.get_running_loop().call_soon(self._end_iteration)
+        elif now - self._iteration_started > self._max_iteration_s:
             return "more uploads arrived at once than can be read in time"
-        return self._container.coordinator.why_full(model)
+        return self._container.coordinator.overload_reason(model)
 
     def require_capacity(self, model: str) -> None:
-        """`Overloaded` where `why_full` has an answer."""
-        why = self.why_full(model)
-        if why is not None:
-            raise Overloaded(why)
+        """Raise `Overloaded` if `overload_reason` gives one."""
+        reason = self.overload_reason(model)
+        if reason is not None:
+            raise Overloaded(reason)
 
-    def _end_turn(self) -> None:
-        self._turn_began = None
+    def _end_iteration(self) -> None:
+        self._iteration_started = None
 
-    def recognise(self, visit: ExchangeContext, authorization: str | None) -> bool:
-        """Whose token it is, and to which model; False where the store has to be asked."""
-        visit.token_hash = bearer_hash(authorization)
-        principal = self._container.gate.remembered(visit.token_hash)
-        known = self._settings.get(visit.model)
-        if principal is None or known is None:
+    def authenticate(self, context: ExchangeContext, authorization: str | None) -> bool:
+        """Identify the agent and the settings of the model from the caches; False if the store must be asked."""
+        context.token_hash = bearer_hash(authorization)
+        principal = self._container.authenticator.cached(context.token_hash)
+        settings = self._settings.get(context.model)
+        if principal is None or settings is None:
             return False
-        require(principal, "agent", model=visit.model)
+        require(principal, "agent", model=context.model)
         mark_authenticated()
-        visit.agent = visit.log["agent"] = principal.name
-        visit.settings, visit.uid = known
+        context.agent = context.log["agent"] = principal.name
+        context.settings, context.uid = settings
         return True
 
-    def recognise_again(self, visit: ExchangeContext, before: ExchangeContext) -> bool:
-        """The same for whoever came on this connection before, with the same header to the same model."""
-        known = self._settings.get(visit.model)
-        if known is None:
-            return False
-        visit.agent = visit.log["agent"] = before.agent
-        visit.token_hash = before.token_hash
-        visit.settings, visit.uid = known
-        return True
+    async def look_up(self, context: ExchangeContext) -> None:
+        """Identify the agent and the settings of the model from the store, and cache both."""
+        principal = await self._container.authenticator.agent(context.token_hash, context.model)
+        context.agent = context.log["agent"] = principal.name
+        # Read again for every new token: it may belong to a model that was deleted and created again.
+        model = await self._container.store.load(context.model)
+        settings = self._settings[context.model] = _CachedSettings(model.settings, model.uid)
+        context.settings, context.uid = settings
 
-    async def look_up(self, visit: ExchangeContext) -> None:
-        """The same from the store, which is remembered."""
-        principal = await self._container.gate.agent(visit.token_hash, visit.model)
-        visit.agent = visit.log["agent"] = principal.name
-        # Read anew for every token that is new here: it may be of a model that was deleted and created again.
-        await self._load_settings(visit)
-
-    async def _load_settings(self, visit: ExchangeContext) -> None:
-        model = await self._container.store.load(visit.model)
-        known = self._settings[visit.model] = _KnownModel(model.settings, model.uid)
-        visit.settings, visit.uid = known
-
-    def decoded(self, visit: ExchangeContext, body: bytes | memoryview) -> codec.SyncRequest:
-        """The request in a body, if it is for this model and from this agent."""
+    def checked(self, context: ExchangeContext, body: bytes) -> IncomingUpload:
+        """The upload in a body, if it is from this agent, fits the model and is plausible; O(d³)."""
         request = codec.decode_request(body)
-        visit.log["sequence"] = request.sequence
-        if request.agent != visit.agent:
-            raise Forbidden(f"this token belongs to agent {visit.agent!r}, the upload names {request.agent!r}")
+        settings = context.settings
+        context.log["sequence"] = request.sequence
+        if request.agent != context.agent:
+            raise Forbidden(f"this token belongs to agent {context.agent!r}, the upload names {request.agent!r}")
         if not request.incarnation.isprintable():
             raise FormatError("the message is malformed; expected a printable incarnation")
-        if request.dim != visit.settings.dim:
-            raise DimensionMismatch(f"expected an upload with {visit.settings.dim} features, got {request.dim}")
-        return request
-
-    def checked(self, visit: ExchangeContext, request: codec.SyncRequest, n_bytes: int) -> IncomingUpload:
-        """The upload, if data can have given it; long for many features, and then not for the event loop."""
-        settings = visit.settings
+        if request.dim != settings.dim:
+            raise DimensionMismatch(f"expected an upload with {settings.dim} features, got {request.dim}")
         numbers = codec.numbers_of(request)
         require_plausible(numbers, settings.dim, settings.bounds)
-        # A buffer cannot have grown by more than its data allow, whatever the agent says.
+        # The determinant cannot have grown by more than the data allow, whatever the agent reports.
         growth = min(max(request.growth, 0.0), information(numbers, settings.dim, settings.lam))
         return IncomingUpload(
             agent=request.agent,
@@ -176,105 +175,98 @@ class ExchangeHandler:
             digest=request.digest,
             numbers=numbers,
             growth=growth,
-            token_hash=visit.token_hash,
+            token_hash=context.token_hash,
             model_version=min(request.model_version, MAX_COUNT),
             unsent=min(request.unsent, MAX_COUNT),
-            n_bytes=n_bytes,
-            uid=visit.uid,
+            n_bytes=len(body),
+            uid=context.uid,
         )
 
-    async def explain(self, visit: ExchangeContext, error: FedbanditError) -> FedbanditError:
-        """The error to answer with: the token or the settings that the upload was checked with may be out of date."""
+    async def explain(self, context: ExchangeContext, error: FedbanditError) -> FedbanditError:
+        """The error to reply with: the cached token or settings that the upload was checked against may be stale."""
         if isinstance(error, (UnknownModel, ModelChanged)):
-            self._settings.pop(visit.model, None)
+            self._settings.pop(context.model, None)
         try:
-            if isinstance(error, CHECKED_BY_SETTINGS) and not await self._is_current(visit):
-                self._settings.pop(visit.model, None)
+            if isinstance(error, CHECKED_BY_SETTINGS) and not await self._is_current(context):
+                self._settings.pop(context.model, None)
                 return ModelChanged("the model was deleted and created again; send the upload again")
             if isinstance(error, (Forbidden, Unauthenticated)):
-                await self._container.gate.explain(visit.token_hash)
-        except FedbanditError as reason:  # also that the store is away, and cannot say
+                await self._container.authenticator.explain(context.token_hash)
+        except FedbanditError as reason:  # the reason, or that the store is unavailable
             return reason
         return error
 
-    async def _is_current(self, visit: ExchangeContext) -> bool:
+    async def _is_current(self, context: ExchangeContext) -> bool:
         try:
-            return (await self._container.store.load(visit.model)).uid == visit.uid
+            return (await self._container.store.load(context.model)).uid == context.uid
         except UnknownModel:
             return False
 
-    def accepted(self, visit: ExchangeContext, answer: MergeResult) -> ExchangeReply:
-        """The answer to an upload that is merged, now or before."""
-        merged, acknowledged = answer
+    def accepted(self, context: ExchangeContext, result: MergeResult) -> ExchangeReply:
+        """The reply to an upload that is merged, now or before."""
+        merged, acknowledged = result
         model = merged.model
-        batch = self._batch  # what all answers to one batch share; other threads may be here, too
-        if merged is not batch[0]:
-            batch = self._batch = (merged, {"ETag": model.tag}, model.settings_id)
-        _, headers, settings_id = batch
+        batch = self._batch
+        if merged is not batch.merged:
+            headers = (CONTENT_TYPE, (b"etag", model.tag.encode()))
+            batch = self._batch = _BatchHeaders(merged, headers, model.settings_id)
         reply = codec.SyncReply(
-            agent=visit.agent,
+            agent=context.agent,
             version=model.version,
             acknowledged=acknowledged.sequence,
             dim=model.settings.dim,
             stats=merged.packed,
-            settings=settings_id,
+            settings=batch.settings_id,
         )
-        visit.log["version"] = model.version
-        return ExchangeReply(200, codec.encode(reply), "merged" if acknowledged.is_new else "repeated", headers)
+        context.log["version"] = model.version
+        return ExchangeReply(200, codec.encode(reply), "merged" if acknowledged.is_new else "repeated", batch.headers)
 
-    def failed(self, visit: ExchangeContext, error: Exception) -> ExchangeReply:
-        """The answer to an upload that was refused, or that something unforeseen happened to."""
+    def failed(self, context: ExchangeContext, error: Exception) -> ExchangeReply:
+        """The reply to an upload that was refused, or that met an unexpected error."""
         if not isinstance(error, FedbanditError):
-            self._container.log.error("internal_error", **visit.log, exc_info=error)
-            return ExchangeReply(500, error_responses.body_of(*error_responses.INTERNAL), "failed")
+            self._container.log.error("internal_error", **context.log, exc_info=error)
+            status, body, headers = error_responses.internal()
+            return ExchangeReply(status, body, "failed", headers)
         if isinstance(error, Overloaded):
-            return self.shed(str(error))
-        visit.log["error"] = error.code
+            return self._shed_reply(error)
+        context.log["error"] = error.code
         self._container.metrics.refusals.labels(error.code).inc()
-        status = error_responses.status_of(error)
-        result = "failed" if status >= 500 else "refused"
-        return ExchangeReply(
-            status,
-            error_responses.body_of(error.code, str(error)),
-            result,
-            error_responses.extra_headers(status, error),
-        )
+        status, body, headers = error_responses.response_to(error)
+        return ExchangeReply(status, body, "failed" if status >= 500 else "refused", headers)
 
-    def shed(self, why: str) -> ExchangeReply:
-        """The answer to an upload that came at a bad time; thousands a second must cost next to nothing."""
-        outcome = self._no_room.get(why)
-        if outcome is None:
-            error = Overloaded(why)
-            status = error_responses.status_of(error)
-            headers = error_responses.extra_headers(status, error)
-            outcome = ExchangeReply(status, error_responses.body_of(error.code, why), SHED, headers)
-            if len(self._no_room) < MAX_KEPT:
-                self._no_room[why] = outcome
-        return outcome
+    def _shed_reply(self, error: Overloaded) -> ExchangeReply:
+        """Prepared once per reason: under overload thousands per second are sent."""
+        reason = str(error)
+        reply = self._shed_replies.get(reason)
+        if reply is None:
+            status, body, headers = error_responses.response_to(error)
+            reply = ExchangeReply(status, body, SHED, headers)
+            if len(self._shed_replies) < MAX_SHED_REPLIES:
+                self._shed_replies[reason] = reply
+        return reply
 
-    def note(self, visit: ExchangeContext, outcome: ExchangeReply) -> None:
-        """The exchange is over: metrics and a line in the log, but for those that were shed one line a second."""
-        if outcome.result == SHED:
-            self.note_shed(visit.model)
+    def record(self, context: ExchangeContext, reply: ExchangeReply) -> None:
+        """Update metrics and log the exchange; shed uploads share one log entry per second."""
+        is_known = context.model in self._settings  # an arbitrary name must not become a label
+        if reply.result == SHED:
+            self._record_shed()
+            if is_known:
+                self._container.metrics.count_exchange(context.model, "refused")
             return
-        spent = time.perf_counter() - visit.began
-        metrics = self._container.metrics
-        metrics.exchange_seconds.observe(spent)
-        if visit.model in self._settings:  # a name that somebody made up must not become a label
-            metrics.count_exchange(visit.model, outcome.result)
+        elapsed_s = time.perf_counter() - context.started
+        self._container.metrics.exchange_seconds.observe(elapsed_s)
+        if is_known:
+            self._container.metrics.count_exchange(context.model, reply.result)
         self._container.log.info(
-            "exchange", **visit.log, result=outcome.result, status=outcome.status, ms=round(1e3 * spent, 2)
+            "exchange", **context.log, result=reply.result, status=reply.status, ms=round(1e3 * elapsed_s, 2)
         )
 
-    def note_shed(self, model: str) -> None:
-        """An upload was shed."""
+    def _record_shed(self) -> None:
+        self._overloaded.inc()
         self._n_shed += 1
         if self._n_shed == 1:
-            asyncio.get_running_loop().call_later(1.0, self._report_shed)
-        self._refused_for_load.inc()
-        if model in self._settings:
-            self._container.metrics.count_exchange(model, "refused")
+            asyncio.get_running_loop().call_later(1.0, self._log_shed)
 
-    def _report_shed(self) -> None:
-        self._container.log.warning("shedding", n=self._n_shed, error=Overloaded.code)
+    def _log_shed(self) -> None:
+        self._container.log.warning("load_shedding", n=self._n_shed, error=Overloaded.code)
         self._n_shed = 0

@@ -1,6 +1,6 @@
-"""How much one agent can do to a model: observations per time, its share of the information, finite scores.
+"""Limits on one agent's influence: observations per time, its share of the information, finite scores.
 
-Everything here is asked inside the transaction that merges an upload, with the rows that it will change.
+They are checked inside the transaction that merges an upload, against the rows that it changes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from fedbandit.core.statistics import packed_length
 from fedbandit.errors import ImplausibleUpload, RateExceeded, ShareExceeded
 from fedbandit.wire.settings import ModelSettings
 
-BURST_S = 3600.0  # an agent may always bring what it could have observed in this time: a history, or a long outage
-TRY_SHARE_AGAIN_S = 60.0
+BURST_S = 3600.0  # always allowed at once: a history, or the data of an outage
+SHARE_RETRY_S = 60.0
 
 
 def require_rate(settings: ModelSettings, agent: str, n_before: int, n_obs: float, age_s: float) -> None:
@@ -43,7 +43,7 @@ def require_share(settings: ModelSettings, agent: str, state: Vector, mine: Vect
         raise ShareExceeded(
             f"agent {agent!r} would have {share:.1%} of the model's information, and the model allows "
             f"{settings.max_share:.1%} (`models create --max-share`); it can upload when others have",
-            retry_after_s=TRY_SHARE_AGAIN_S,
+            retry_after_s=SHARE_RETRY_S,
         )
 
 

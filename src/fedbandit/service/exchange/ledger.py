@@ -1,6 +1,6 @@
-"""The fold: a batch of uploads, decided one by one and added in order. Pure; every store uses it inside a transaction.
+"""The fold of a batch: each upload is accepted or refused, and added in order. Pure; stores run it in a transaction.
 
-state = ((λI + u₁) + u₂) + …, in the order of arrival, so that it equals the in-memory server's to the last bit.
+state = ((λI + u₁) + u₂) + …, in the order of arrival, so that it equals the in-memory server's state bit by bit.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from fedbandit.wire.settings import ModelSettings
 MAX_RETIRED = 10_000  # superseded incarnations of one agent that are remembered; docs/operations.md has the reasons
 FORGOTTEN = "forgotten"
 SUPERSEDED = "superseded"
-_NO_STATS = SufficientStats.zeros(1)  # the ledger looks at names and sequences only
+_NO_STATS = SufficientStats.zeros(1)  # `is_next` uses names and sequences only
 
 
 class IncomingUpload(NamedTuple):
-    """A decoded, plausible upload with the hash of the token it came with."""
+    """A decoded, plausible upload with the hash of its token."""
 
     agent: str
     incarnation: str
@@ -49,22 +49,22 @@ class IncomingUpload(NamedTuple):
     model_version: int = 0
     unsent: int = 0
     n_bytes: int = 0
-    uid: str | None = None  # of the model whose settings the upload was checked against; None: not checked
+    uid: str | None = None  # of the model that the upload was checked against; None: not checked
 
 
 class Acknowledged(NamedTuple):
-    """The last merged sequence of an upload's incarnation, and whether this upload was counted just now."""
+    """The last merged sequence of an upload's incarnation, and whether this upload was merged in this batch."""
 
     sequence: int
     is_new: bool
 
 
-Outcome = Acknowledged | FedbanditError
+MergeOutcome = Acknowledged | FedbanditError
 
 
 @dataclass(slots=True)
 class AgentRow:
-    """A working copy of what the store keeps of one agent."""
+    """A working copy of one agent's row."""
 
     name: str
     token_hash: bytes
@@ -72,7 +72,7 @@ class AgentRow:
     incarnation: str = ""
     sequence: int = 0
     digest: bytes = b""
-    total: bytes | None = None  # everything merged from this agent, all its lives, packed
+    total: bytes | None = None  # sum of all merged uploads, over all incarnations, packed
     n_uploads: int = 0
     n_obs: int = 0
     reward_sum: float = 0.0
@@ -84,12 +84,12 @@ class AgentRow:
     last_seen: float | None = None
     id: int = 0
     created: float = 0.0
-    quarantined: bool = False  # what it uploads goes to its own total, and not into the model
+    quarantined: bool = False  # uploads are added to its total, and not to the model
 
 
 @dataclass(slots=True)
 class Fold:
-    """The state and the agents of one batch while it is folded."""
+    """The state and the agents of a batch during its fold."""
 
     settings: ModelSettings
     uid: str  # of the model in this transaction
@@ -97,14 +97,14 @@ class Fold:
     state: Vector  # writable
     growth: GrowthWindow
     agents: dict[str, AgentRow]
-    retired: Mapping[tuple[str, str], str]  # (agent, incarnation) -> why, for those that the batch mentions
+    retired: Mapping[tuple[str, str], str]  # (agent, incarnation) -> reason, for those in the batch
     n_uploads: int = 0
     n_bytes: int = 0
     changed: dict[str, AgentRow] = field(default_factory=dict)
     newly_retired: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def run(self, batch: Sequence[IncomingUpload], *, now: float) -> list[Outcome]:
-        """For each upload what is acknowledged when the whole batch is in, or why it was refused."""
+    def run(self, batch: Sequence[IncomingUpload], *, now: float) -> list[MergeOutcome]:
+        """For each upload what is acknowledged after the whole batch, or why it was refused."""
         taken = [self._decide(upload, now) for upload in batch]
         return [self._outcome(upload, result) for upload, result in zip(batch, taken, strict=True)]
 
@@ -114,14 +114,14 @@ class Fold:
         except FedbanditError as error:
             return error
 
-    def _outcome(self, upload: IncomingUpload, result: bool | FedbanditError) -> Outcome:
+    def _outcome(self, upload: IncomingUpload, result: bool | FedbanditError) -> MergeOutcome:
         if isinstance(result, FedbanditError):
             return result
         agent = self.agents[upload.agent]
         return Acknowledged(agent.sequence if agent.incarnation == upload.incarnation else 0, result)
 
     def _take(self, upload: IncomingUpload, now: float) -> bool:
-        """Count the upload if it is the next of its agent; False if it was counted before."""
+        """Merge the upload if it is the next of its agent; False if it was merged before."""
         agent = self._authenticated(upload)
         if not self._is_next(agent, upload):
             return False
@@ -129,7 +129,7 @@ class Fold:
         self._require_bounded(agent, upload, total, now)
         if agent.incarnation and agent.incarnation != upload.incarnation:
             self.newly_retired[agent.name, agent.incarnation] = SUPERSEDED
-        self._book(agent, upload, total, now)
+        self._record(agent, upload, total, now)
         self.n_uploads += 1
         self.n_bytes += upload.n_bytes
         if not agent.quarantined:
@@ -139,18 +139,18 @@ class Fold:
         return True
 
     def _require_bounded(self, agent: AgentRow, upload: IncomingUpload, total: Vector, now: float) -> None:
-        """Refuse what is more than one agent may do to the model; an agent in quarantine does nothing to it."""
+        """Refuse an upload beyond the limits of one agent's influence; in quarantine only the rate is limited."""
         require_rate(self.settings, agent.name, agent.n_obs, float(upload.numbers[-3]), now - agent.created)
         if agent.quarantined:
             return
-        if self.state[-3] > MAX_TOTAL - upload.numbers[-3]:  # exact; a sum just beyond 2⁵³ would be rounded to it
+        if self.state[-3] > MAX_TOTAL - upload.numbers[-3]:  # exact: a sum just above 2⁵³ would be rounded down
             raise ImplausibleUpload(f"the model would count more than {MAX_TOTAL} observations")
         require_decidable(self.settings, float(self.state[-1] + upload.numbers[-1]))
         if self.settings.max_share is not None:
             require_share(self.settings, agent.name, self.state + upload.numbers, total)
 
     def _authenticated(self, upload: IncomingUpload) -> AgentRow:
-        """The row of the agent whose token came with the upload; the database has the last word on tokens."""
+        """The row of the agent whose token came with the upload; the row decides, not a cache."""
         agent = self.agents.get(upload.agent)
         if agent is None or not hmac.compare_digest(agent.token_hash, upload.token_hash):
             raise Forbidden(f"this token does not belong to agent {upload.agent!r} of this model")
@@ -168,18 +168,18 @@ class Fold:
         key = (agent.name, upload.incarnation)
         is_retired = key in self.retired or key in self.newly_retired
         if upload.sequence == agent.sequence + 1 and upload.incarnation == agent.incarnation and not is_retired:
-            return True  # as nearly always; whatever else it is, the rules say
+            return True  # the usual case; `is_next` decides all others
         reason = self.newly_retired.get(key) or self.retired.get(key)
         if reason == FORGOTTEN:
             raise StaleIncarnation(
-                f"agent {agent.name!r} was forgotten: what incarnation {upload.incarnation!r} gathered may not come "
-                f"back; it can go on in a new incarnation, with an empty state directory"
+                f"agent {agent.name!r} was forgotten: data of incarnation {upload.incarnation!r} are not "
+                f"accepted again; it can continue in a new incarnation, with an empty state directory"
             )
         known = LedgerEntry(agent.incarnation, agent.sequence, agent.digest) if agent.incarnation else None
         named = Upload(agent.name, upload.incarnation, upload.sequence, _NO_STATS, upload.growth)
         return is_next(known, {upload.incarnation} if reason else set(), named, upload.digest)
 
-    def _book(self, agent: AgentRow, upload: IncomingUpload, total: Vector, now: float) -> None:
+    def _record(self, agent: AgentRow, upload: IncomingUpload, total: Vector, now: float) -> None:
         agent.incarnation = upload.incarnation
         agent.sequence = upload.sequence
         agent.digest = upload.digest
@@ -198,5 +198,5 @@ class Fold:
 
 
 def add_packed(total: bytes, numbers: Vector) -> bytes:
-    """Two packed sums as one."""
+    """The sum of two packed sums."""
     return (np.frombuffer(total, dtype="<f8") + numbers).tobytes()

@@ -1,1 +1,1 @@
-"""The HTTP side of the service: routes, limits, errors, connections."""
+"""HTTP: routes, middleware, limits, errors, connections."""

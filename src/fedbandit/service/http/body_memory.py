@@ -1,4 +1,4 @@
-"""The memory that the bodies of all requests share."""
+"""The memory budget that the request bodies of all connections share."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from fedbandit.errors import Overloaded
 
 
 class BodyMemory:
-    """How many bytes of bodies may be in memory at one time, over all connections."""
+    """Counts the bytes of request bodies in memory, and refuses to exceed `limit`."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.n_bytes = 0
 
     def reserve(self, n_bytes: int) -> None:
-        """Memory for a body, before it is read; `Overloaded` where there is none. `release` when it is done with."""
+        """Reserve memory before a body is read; `Overloaded` if the budget is used up. Pair with `release`."""
         if self.n_bytes + n_bytes > self._limit:
             raise Overloaded("too many bodies are in memory")
         self.n_bytes += n_bytes
 
     def release(self, n_bytes: int) -> None:
-        """The body is done with, or will never come."""
+        """Return memory that was reserved."""
         self.n_bytes -= n_bytes

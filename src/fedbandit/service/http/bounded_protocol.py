@@ -1,10 +1,12 @@
-"""uvicorn's HTTP protocol within bounds: the size and time of a head, bodies that nobody reads yet, answers that nobody
-takes, requests sent ahead. Whatever cannot be served is refused in the one shape of errors.
+"""uvicorn's HTTP protocol with limits on the size and duration of heads, on unread bodies and responses, on pipelining.
+
+Requests that cannot be served are refused with the same JSON shape as all other errors.
 """
 
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
@@ -12,125 +14,118 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from fedbandit.errors import FedbanditError, HeadTooLarge, MalformedRequest, Overloaded
-from fedbandit.service.exchange.replies import ExchangeReply, head_of, joined
 from fedbandit.service.http import error_responses
 from fedbandit.service.http.connections import CURRENT, Connections
-from fedbandit.service.http.joined_writes import JoinedWrites
+from fedbandit.service.http.response_transport import ResponseTransport
 
-PIECE = 4096  # what the parser gets at a time while it reads anything but a body of known length
+PIECE = 4096  # bytes per call of the parser, except within a body of known length
 MAX_HEADERS = 100
 MAX_PIPELINED = 32
-LINGER_BYTES = 4 << 20
-MALFORMED = "these bytes are no HTTP request"
-HOP = (b"upgrade", b"http2-settings")  # what an offer of another protocol adds to a request
+MAX_DISCARDED_BYTES = 4 << 20  # after a refusal
+MALFORMED = "the bytes are not an HTTP request"
+UPGRADE_HEADERS = (b"upgrade", b"http2-settings")
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """One connection.
 
-    A connection is closed when a head stays half for `head_timeout_s`, when a body goes on after its answer for
-    `body_timeout_s` (`bodies.py` limits other bodies), and when its client does not take an answer. Silence between
-    requests has uvicorn's limit.
+    It is closed when a head stays incomplete for `head_timeout_s`, when a body goes on for `body_timeout_s` after its
+    response (`request_body.py` limits all other bodies), and when its client does not read a response. uvicorn limits
+    the time between requests.
     """
 
     _in_head = True
-    _is_between = True  # the last message is complete, and no other has begun
+    _is_between_messages = True
     _is_chunked = False
-    _is_offer = False  # the head offers another protocol
-    _has_begun = False  # a request began in what was received last
-    _is_held_back = False  # what is pipelined waits until the client has taken its last answer
+    _offers_upgrade = False
+    _request_began = False  # in the data that was received last
+    _awaits_client = False  # pipelined requests are held until the client has read the last response
     _refusal: FedbanditError | None = None
-    _half_timer: asyncio.TimerHandle | None = None
+    _incomplete_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
     _n_head = 0  # bytes of the head so far, trailers included
-    _n_unheard = 0  # bytes since the parser last told anything
-    _is_heard = False
-    _n_ignored = 0
-    _is_taken = False  # the application reads the body of the request, and has reserved memory for it
-    _n_held = 0  # bytes of a body that came before that
-    _n_unsent = 0  # when it was looked at last
+    _n_silent = 0  # bytes since the last callback of the parser
+    _had_callback = False
+    _n_discarded = 0
+    _reads_body = False  # the application has reserved memory for the body, and reads it
+    _n_buffered = 0  # bytes of the body that arrived before that
+    _n_unsent = 0  # at the last check
 
     def __init__(self, *args: Any, connections: Connections, **options: Any) -> None:
         super().__init__(*args, **options)
         self._connections = connections
         self._settings = connections.settings
         self._max_head = connections.settings.max_head_kb << 10
-        self._default: list[tuple[bytes, bytes]] | None = None
-        self._common = ""
 
     # -- the connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._joined = JoinedWrites(
-            cast(asyncio.Transport, transport), self.loop, self._is_sending, self._settings.body_timeout_s
+        self._output = ResponseTransport(
+            cast(asyncio.Transport, transport), self.loop, self._is_receiving, self._settings.body_timeout_s
         )
-        super().connection_made(cast(asyncio.Transport, self._joined))
+        super().connection_made(cast(asyncio.Transport, self._output))
         if not self._connections.opened(self):
             self._refuse(Overloaded(f"{self._connections.limit} connections are open"), "connection_limit")
-        self._watch()
+        self._update_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._in_head, self._is_between = False, True
+        self._in_head, self._is_between_messages = False, True
         self._connections.closed(self)
         self._release()
         super().connection_lost(exc)
         self._stop_timer("_unread_timer")
-        self._watch()
-        # The garbage collector may take its time with what refers to itself; bodies must not wait for it.
-        for cycle in (self.cycle, *(waiting for waiting, _ in self.pipeline)):
-            _forget_body(cycle)
+        self._update_timer()
+        # Free the bodies now: cycles of references may stay until the next garbage collection.
+        for cycle in (self.cycle, *(queued for queued, _ in self.pipeline)):
+            _clear_body(cycle)
         self.pipeline.clear()
         self.cycle = cast(Any, None)
 
-    def authenticated(self) -> None:
-        """A valid token came on this connection."""
-        self._connections.authenticated(self)
-
     def abort(self) -> None:
-        """End the connection now."""
-        self._joined.abort()
+        """Close the connection now."""
+        self._output.abort()
 
     def unsent_bytes(self) -> int:
-        """What the client has not taken of its answers."""
-        n_bytes: int = self._joined.get_write_buffer_size()
+        """Bytes of responses that the client has not taken."""
+        n_bytes: int = self._output.get_write_buffer_size()
         return n_bytes
 
-    # -- what arrives
+    # -- input
 
     def data_received(self, data: bytes) -> None:
-        if self._joined.lingers or self._refusal is not None:
-            self._n_ignored += len(data)
-            if self._n_ignored > LINGER_BYTES:
+        if self._output.is_lingering or self._refusal is not None:
+            self._n_discarded += len(data)
+            if self._n_discarded > MAX_DISCARDED_BYTES:
                 self.abort()
             return
         self._connections.busy(self)
         self._unset_keepalive_if_required()
-        self._has_begun = False
+        self._request_began = False
         self._feed(memoryview(data))
-        if self._has_begun and not self._is_between and self._refusal is None:
-            self.flow.pause_reading()  # the rest of a body when the application asks for it
-        self._watch()
+        if self._request_began and not self._is_between_messages and self._refusal is None:
+            self.flow.pause_reading()  # until the application asks for the rest of the body
+        self._update_timer()
 
     def _feed(self, data: memoryview) -> None:
         while data and self._refusal is None and not self.transport.is_closing():
-            is_framing = self._in_head or self._is_between or self._is_chunked
+            is_framing = self._in_head or self._is_between_messages or self._is_chunked
             piece = data[:PIECE] if is_framing else data
-            self._is_heard = False
+            self._had_callback = False
             try:
                 self.parser.feed_data(piece)
                 data = data[len(piece) :]
             except httptools.HttpParserUpgrade as upgrade:
                 data = data[cast(int, upgrade.args[0]) :]
-                self._decline_offer()
+                self._decline_upgrade()
             except httptools.HttpParserError as error:
                 self._refuse(self._reason(error))
                 return
-            self._n_unheard = len(piece) if self._is_heard else self._n_unheard + len(piece)
-            if is_framing and self._n_unheard > self._max_head + PIECE:
-                self._refuse(self._too_large())
+            self._n_silent = len(piece) if self._had_callback else self._n_silent + len(piece)
+            if is_framing and self._n_silent > self._max_head + PIECE:
+                self._refuse(self._head_too_large())
 
     def _reason(self, error: httptools.HttpParserError) -> FedbanditError:
-        """Why the parser stopped: bytes that are no request, or what one of the methods below had against it."""
+        """Why the parser stopped: malformed bytes, or an error that one of the callbacks below raised."""
         cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else None
         if isinstance(cause, FedbanditError):
             return cause
@@ -139,12 +134,10 @@ class BoundedProtocol(HttpToolsProtocol):
         return MalformedRequest(MALFORMED)
 
     def on_message_begin(self) -> None:
-        self._in_head, self._is_between, self._is_chunked = True, False, False
-        self._is_heard = True
+        self._in_head, self._is_between_messages, self._is_chunked = True, False, False
+        self._had_callback = True
         self._n_head = 0
-        self.url = b""
-        self.headers = []
-        self.expect_100_continue = False
+        super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
         self._add_to_head(len(url))
@@ -152,55 +145,48 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._add_to_head(len(name) + len(value) + 4)
-        if self._in_head:  # no use is made of trailers
+        if self._in_head:  # trailers are not used
             if len(self.headers) >= MAX_HEADERS:
                 raise HeadTooLarge(f"expected at most {MAX_HEADERS} headers")
             super().on_header(name, value)
 
     def _add_to_head(self, n_bytes: int) -> None:
-        self._is_heard = True
+        self._had_callback = True
         self._n_head += n_bytes
         if self._n_head > self._max_head:
-            raise self._too_large()
+            raise self._head_too_large()
 
-    def _too_large(self) -> HeadTooLarge:
+    def _head_too_large(self) -> HeadTooLarge:
         return HeadTooLarge(f"expected a request line and headers of at most {self._max_head} bytes")
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
-                raise MalformedRequest("this server is no proxy")
-            self._is_offer = True
+                raise MalformedRequest("this server is not a proxy")
+            self._offers_upgrade = True
             return
         if len(self.pipeline) >= MAX_PIPELINED:
-            raise Overloaded(f"expected at most {MAX_PIPELINED} requests ahead of their answers")
+            raise Overloaded(f"expected at most {MAX_PIPELINED} pipelined requests")
         self._is_chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
-        self._begin_request()
-        self._in_head = False
-        self._is_heard = True
-        self._stop_timer("_half_timer")
-
-    def _begin_request(self) -> None:
-        self._has_begun, self._is_taken = True, False
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
-        super().on_message_begin()  # uvicorn's scope
-        self.url, self.expect_100_continue = url, expects
-        self.headers.extend(headers)
+        self._request_began, self._reads_body = True, False
         super().on_headers_complete()
+        self._in_head = False
+        self._had_callback = True
+        self._stop_timer("_incomplete_timer")
 
-    def _decline_offer(self) -> None:
-        """Read the request as if it had offered nothing, which a server may do.
+    def _decline_upgrade(self) -> None:
+        """Parse the request again without its offer of another protocol, as HTTP permits.
 
-        At such a head the parser stops and takes what follows for the other protocol; uvicorn would go on and take the
-        body for the next request.
+        The parser stops at such a head and takes what follows for the other protocol; uvicorn would continue and take
+        the body for the next request.
         """
-        self._is_offer = False
+        self._offers_upgrade = False
         head = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
         for name, value in self.headers:
             kept = value
             if name == b"connection":
-                kept = b",".join(token for token in value.split(b",") if token.strip().lower() not in HOP)
-            if name not in HOP and b"\n" not in kept:
+                kept = b",".join(token for token in value.split(b",") if token.strip().lower() not in UPGRADE_HEADERS)
+            if name not in UPGRADE_HEADERS and b"\n" not in kept:
                 head.append(name + b": " + kept)
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -211,84 +197,82 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_chunk_header(self) -> None:
         """The next chunk begins."""
-        self._is_heard = True
+        self._had_callback = True
 
     def on_body(self, body: bytes) -> None:
-        self._is_heard = True
-        if not (self._is_taken or self.cycle.response_complete):
+        self._had_callback = True
+        if not (self._reads_body or self.cycle.response_complete):
             try:
                 self._connections.memory.reserve(len(body))
             except Overloaded as error:
                 self._refuse(error)
                 return
-            self._n_held += len(body)
+            self._n_buffered += len(body)
         super().on_body(body)
 
-    def take_body(self) -> None:
-        """The application has memory for the body of its request, and reads it."""
-        self._is_taken = True
+    def body_read_begins(self) -> bool:
+        """The application reads the body of its request, within memory of its own; whether the body is complete.
+
+        With further requests behind it, even if only in part, it is.
+        """
+        self._reads_body = True
         self._release()
+        return self._is_between_messages or self._in_head or bool(self.pipeline)
 
     def _release(self) -> None:
-        self._connections.memory.release(self._n_held)
-        self._n_held = 0
+        self._connections.memory.release(self._n_buffered)
+        self._n_buffered = 0
 
     def on_message_complete(self) -> None:
-        self._is_heard = True
-        if not self._is_offer:
-            self._is_between = True
+        self._had_callback = True
+        if not self._offers_upgrade:
+            self._is_between_messages = True
             super().on_message_complete()
 
-    def _is_sending(self) -> bool:
-        """Whether the client is in the middle of something, and would not read an answer before it is through."""
-        return self._refusal is not None or not (self._is_between or self._in_head)
+    def _is_receiving(self) -> bool:
+        """Whether the client is sending a request, and may not read a response before it has finished."""
+        return self._refusal is not None or not (self._is_between_messages or self._in_head)
 
     def _is_busy(self) -> bool:
-        """Whether something before has yet to be answered, or read by the client."""
-        cycle = cast("RequestResponseCycle | None", self.cycle)  # uvicorn has none at first
+        """Whether an earlier request has yet to be answered, or its response to be read by the client."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
         return self.flow.write_paused or (cycle is not None and not cycle.response_complete)
 
     # -- refusals
 
     def _refuse(self, error: FedbanditError, reason: str = "") -> None:
-        """Serve nothing more on this connection; the error is told when all that came before has its answer."""
+        """Serve no further request on this connection; the error is sent after the responses to earlier requests."""
         self._refusal = error
         self._connections.count(reason or error.code)
         if not self._is_busy():
-            self._tell_refusal()
-        elif not (self._in_head or self._is_between):  # it is the body of the last request that is no good
+            self._send_refusal()
+        elif not (self._in_head or self._is_between_messages):  # the error is in the body of the latest request
             if self.pipeline or getattr(self.cycle, "response_started", True):
                 self.transport.close()
                 return
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-            self._tell_refusal()
+            self._send_refusal()
 
-    def _tell_refusal(self) -> None:
-        error = self._refusal
-        assert error is not None
-        status = error_responses.status_of(error)
-        headers = {**error_responses.extra_headers(status, error), "Connection": "close"}
-        outcome = ExchangeReply(status, error_responses.body_of(error.code, str(error)), "refused", headers)
-        self.answer(outcome, self._connections.request_ids.next(), keep_alive=False)
+    def _send_refusal(self) -> None:
+        assert self._refusal is not None
+        status, body, headers = error_responses.response_to(self._refusal)
+        request_id = self._connections.request_ids.next().encode()
+        pairs = [
+            *self.server_state.default_headers,
+            *(pair for pair in headers if pair[0] != b"connection"),
+            (b"content-length", b"%d" % len(body)),
+            (b"x-request-id", request_id),
+            (b"connection", b"close"),
+        ]
+        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode(), *(b"%b: %b" % pair for pair in pairs)]
+        self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + body)
         self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(MalformedRequest(MALFORMED))
 
-    # -- answers
-
-    def answer(self, outcome: ExchangeReply, request_id: str, *, keep_alive: bool) -> None:
-        """Send an answer."""
-        head = head_of(outcome, request_id, self._common_lines(), keep_alive=keep_alive)
-        self.transport.writelines((head, outcome.body))
-
-    def _common_lines(self) -> str:
-        """The headers of every answer; uvicorn makes a new list of them every second."""
-        if self._default is not self.server_state.default_headers:
-            self._default = self.server_state.default_headers
-            self._common = joined(self._default)
-        return self._common
+    # -- responses
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         before = CURRENT.set((self._connections, self))
@@ -298,70 +282,70 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._release()
         cycle = cast("RequestResponseCycle | None", self.cycle)
-        if cycle is None:  # the client left while requests were queued behind this one, which uvicorn does not tell it
+        if cycle is None:  # the client left while requests were pipelined, which uvicorn does not tell the first one
             return
         if cycle.response_complete:
-            _forget_body(cycle)
-        self._joined.flush()
+            _clear_body(cycle)
+        self._output.flush()
         if self.flow.write_paused and not self.transport.is_closing():
-            self._is_held_back = True
+            self._awaits_client = True
             return
         if self._refusal is not None and not self.pipeline:
-            self._tell_refusal()
+            self._send_refusal()
             return
         is_last = not self.pipeline
         super().on_response_complete()
         if is_last:
             self._connections.idle(self)
-        self._watch()
+        self._update_timer()
 
     def pause_writing(self) -> None:
-        """The client does not take what is written; until it does, no other request of it is read."""
+        """The client does not read what is written; no further request is read until it does."""
         super().pause_writing()
         self.flow.pause_reading()
         self._n_unsent = self.unsent_bytes()
-        self._unread_timer = self.loop.call_later(self._settings.body_timeout_s, self._require_taken)
+        self._unread_timer = self.loop.call_later(self._settings.body_timeout_s, self._require_progress)
         self._connections.unsent(self)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._connections.sent(self)
         self._stop_timer("_unread_timer")
-        if self._is_held_back:
-            self._is_held_back = False
+        if self._awaits_client:
+            self._awaits_client = False
             self.on_response_complete()
         elif self._refusal is not None and not self._is_busy():
-            self._tell_refusal()
+            self._send_refusal()
         elif not self.pipeline:
             self.flow.resume_reading()
 
-    def _require_taken(self) -> None:
-        """A client has to take a quarter of what is written within the time that a body has to arrive."""
+    def _require_progress(self) -> None:
+        """Drop a client that has read less than a quarter of the unsent bytes within `body_timeout_s`."""
         before, self._n_unsent = self._n_unsent, self.unsent_bytes()
         if self._n_unsent > 0.75 * before:
-            self._connections.drop(self, "unread_answers")
+            self._connections.drop(self, "unread_responses")
         else:
-            self._unread_timer = self.loop.call_later(self._settings.body_timeout_s, self._require_taken)
+            self._unread_timer = self.loop.call_later(self._settings.body_timeout_s, self._require_progress)
 
-    # -- what must come in time
+    # -- timeouts
 
-    def _watch(self) -> None:
-        """A timer while a head or a body is half there, which a whole request in one packet never needs."""
-        is_half = self._is_half()
-        if is_half and self._half_timer is None:
+    def _update_timer(self) -> None:
+        """Run a timer while a head or a body is incomplete; a request that arrives in one packet needs none."""
+        is_incomplete = self._is_incomplete()
+        if is_incomplete and self._incomplete_timer is None:
             settings = self._settings
             timeout_s = settings.head_timeout_s if self._in_head else settings.body_timeout_s
-            self._half_timer = self.loop.call_later(timeout_s, self._give_up)
-        elif not is_half:
-            self._stop_timer("_half_timer")
+            self._incomplete_timer = self.loop.call_later(timeout_s, self._close_incomplete)
+        elif not is_incomplete:
+            self._stop_timer("_incomplete_timer")
 
-    def _is_half(self) -> bool:
-        """Whether a head is half there, or the body of a request that has its answer; other bodies have a timer."""
-        return self._in_head or (not self._is_between and not self._is_busy())
+    def _is_incomplete(self) -> bool:
+        """Whether a head is incomplete, or a body after its response; `request_body.py` times all other bodies."""
+        return self._in_head or (not self._is_between_messages and not self._is_busy())
 
-    def _give_up(self) -> None:
-        self._half_timer = None
-        if self._is_half():
+    def _close_incomplete(self) -> None:
+        self._incomplete_timer = None
+        if self._is_incomplete():
             self._connections.count("too_slow")
             self.transport.close()
 
@@ -372,7 +356,7 @@ class BoundedProtocol(HttpToolsProtocol):
             setattr(self, name, None)
 
 
-def _forget_body(cycle: RequestResponseCycle | None) -> None:
-    """What the application did not read is of no use any more."""
+def _clear_body(cycle: RequestResponseCycle | None) -> None:
+    """Free what the application did not read."""
     if isinstance(cycle, RequestResponseCycle):
         cycle.body = bytearray()

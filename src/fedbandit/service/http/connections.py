@@ -1,13 +1,13 @@
-"""All open connections of a server process: how many there may be, which are closed first, and what answers may wait.
+"""All open connections of a server process: their number, which are closed first, and the memory of unread responses.
 
-A connection on which no valid token was presented is closed before one that has presented a token, the oldest first.
+At the limit a connection that has presented no valid token is closed before one that has, the oldest first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections import Counter as Counts
+from collections import Counter
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -24,38 +24,37 @@ LOG_INTERVAL_S = 1.0
 
 
 class Connection(Protocol):
-    """What is asked of a connection."""
+    """What the registry needs of a connection."""
 
     def abort(self) -> None:
-        """End it now, with whatever was not sent."""
+        """Close it now and discard what was not sent."""
 
     def unsent_bytes(self) -> int:
-        """How much of its answers the client has not taken."""
+        """Bytes of responses that the client has not taken."""
 
-    def take_body(self) -> None:
-        """The handler of its request reads the body."""
+    def body_read_begins(self) -> bool:
+        """The application reads the body of its request, within memory of its own; whether the body is complete."""
 
 
 CURRENT: ContextVar[tuple[Connections, Connection] | None] = ContextVar("connection", default=None)
 
 
 def mark_authenticated() -> None:
-    """The request that is being handled has presented a valid token."""
+    """The current request presented a valid token."""
     current = CURRENT.get()
     if current is not None:
         registry, connection = current
         registry.authenticated(connection)
 
 
-def take_body() -> None:
-    """The handler of the request begins to read its body, within memory of its own."""
+def body_read_begins() -> bool:
+    """The application reads the body of the current request; whether the server has all of it already."""
     current = CURRENT.get()
-    if current is not None:
-        current[1].take_body()
+    return current is not None and current[1].body_read_begins()
 
 
 class Connections:
-    """Counts connections and keeps their number, and the memory of unread answers, within limits."""
+    """A registry that bounds the number of connections and the memory of unread responses."""
 
     def __init__(
         self, settings: ServerSettings, memory: BodyMemory, metrics: Metrics, log: Any, request_ids: RequestIds
@@ -66,26 +65,27 @@ class Connections:
         self.log = log
         self.backlog, self.limit = _limits(settings.max_connections)
         self._max_unsent = settings.max_outgoing_mb << 20
-        self._unknown: dict[Connection, None] = {}  # no valid token so far; in the order in which they came
-        self._known: set[Connection] = set()
-        self._idle: dict[Connection, None] = {}  # between requests; the longest first
-        self._unsent: dict[Connection, int] = {}  # answers that are too long for the client's buffers; oldest first
+        self._anonymous: dict[Connection, None] = {}  # no valid token so far; oldest first
+        self._authenticated: set[Connection] = set()
+        self._idle: dict[Connection, None] = {}  # between requests; longest idle first
+        self._unsent: dict[Connection, int] = {}  # responses larger than the client's buffers; oldest first
         self._n_unsent = 0
-        self._reasons: Counts[str] = Counts()
+        self._reasons: Counter[str] = Counter()
         self._closed = metrics.closed_connections
         metrics.connections.set_function(self.__len__)
 
     def __len__(self) -> int:
-        return len(self._unknown) + len(self._known)
+        return len(self._anonymous) + len(self._authenticated)
 
     def opened(self, connection: Connection) -> bool:
-        """One more. Beyond the limit the oldest without a token is closed for it, or else the one that is idle longest;
-        False if there is neither.
+        """Register a connection; False if it must be refused.
+
+        Beyond the limit the oldest connection without a token is closed for it, or else the longest idle one.
         """
-        self._unknown[connection] = None
+        self._anonymous[connection] = None
         if len(self) <= self.limit:
             return True
-        victim = next(iter(self._unknown))
+        victim = next(iter(self._anonymous))
         if victim is connection:
             victim = next(iter(self._idle), connection)
         if victim is not connection:
@@ -93,13 +93,13 @@ class Connections:
         return victim is not connection
 
     def authenticated(self, connection: Connection) -> None:
-        """A valid token came on it."""
-        if connection in self._unknown:
-            del self._unknown[connection]
-            self._known.add(connection)
+        """A valid token was presented on the connection."""
+        if connection in self._anonymous:
+            del self._anonymous[connection]
+            self._authenticated.add(connection)
 
     def idle(self, connection: Connection) -> None:
-        """It waits for its client's next request."""
+        """All requests are answered, and the next one has not begun."""
         self._idle[connection] = None
 
     def busy(self, connection: Connection) -> None:
@@ -107,57 +107,57 @@ class Connections:
         self._idle.pop(connection, None)
 
     def closed(self, connection: Connection) -> None:
-        """It is no more."""
-        self._unknown.pop(connection, None)
-        self._known.discard(connection)
+        """Remove a connection; nothing happens if it is not registered."""
+        self._anonymous.pop(connection, None)
+        self._authenticated.discard(connection)
         self._idle.pop(connection, None)
         self.sent(connection)
 
     def unsent(self, connection: Connection) -> None:
-        """Its client does not take an answer as fast as it is written. Beyond the limit the slowest are ended."""
+        """The client takes a response more slowly than it is written. Beyond the limit the oldest such are dropped."""
         self.sent(connection)
         n_bytes = self._unsent[connection] = connection.unsent_bytes()
         self._n_unsent += n_bytes
         while self._n_unsent > self._max_unsent and len(self._unsent) > 1:
-            self.drop(next(iter(self._unsent)), "unread_answers")
+            self.drop(next(iter(self._unsent)), "unread_responses")
 
     def sent(self, connection: Connection) -> None:
-        """Its client has taken what there was."""
+        """The client has taken everything that was written."""
         self._n_unsent -= self._unsent.pop(connection, 0)
 
     def drop(self, connection: Connection, reason: str) -> None:
-        """End a connection that costs too much."""
+        """Close a connection to stay within a limit."""
         self.closed(connection)
         self.count(reason)
         connection.abort()
 
     def count(self, reason: str) -> None:
-        """A connection is ended by the server; at most one line a second tells how many, and why."""
+        """Count a connection that the server closed; at most one log entry per second lists the reasons."""
         self._closed.labels(reason).inc()
         if not self._reasons:
-            asyncio.get_running_loop().call_later(LOG_INTERVAL_S, self._report)
+            asyncio.get_running_loop().call_later(LOG_INTERVAL_S, self._log_closed)
         self._reasons[reason] += 1
 
-    def _report(self) -> None:
-        reasons, self._reasons = dict(self._reasons), Counts()
+    def _log_closed(self) -> None:
+        reasons, self._reasons = dict(self._reasons), Counter()
         self.log.warning("connections_closed", reasons=reasons, open=len(self), limit=self.limit)
 
 
 def raise_descriptor_limit() -> None:
-    """As many descriptors as the system lets us have."""
+    """Raise the limit of open descriptors to the hard limit of the system."""
     if sys.platform == "win32":
         return
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):  # pragma: no cover - some systems have less than they say
+    except (OSError, ValueError):  # pragma: no cover - some systems allow less than they report
         return
 
 
 def _limits(max_connections: int) -> tuple[int, int]:
-    """How many connections may wait to be accepted, and how many may be open.
+    """The length of the listen backlog, and the number of open connections.
 
-    All that wait may be accepted in one turn of the event loop, before any other can be closed.
+    The whole backlog may be accepted in one iteration of the event loop, before any connection can be closed.
     """
     n_descriptors = 1 << 20
     if sys.platform != "win32":

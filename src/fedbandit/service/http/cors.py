@@ -1,6 +1,6 @@
-"""Pages from elsewhere: which origins a browser may let talk to the routes that agents use (CORS).
+"""CORS: the origins whose pages may use the routes of agents.
 
-An agent shows its token in a header and never a cookie, so credentials in the browser's sense are never allowed.
+Agents send their token in a header, never in a cookie, so credentialed requests are not allowed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedbandit.errors import InvalidParameter
 ANY = "*"
 ORIGIN = re.compile(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 AGENT_ROUTES = re.compile(r"/v1/models/[^/]+(?:/sync|/state)?")
-MAX_AGE_S = 7200  # browsers ask again after that, so a withdrawn origin is out after two hours at most
+MAX_AGE_S = 7200  # a withdrawn origin loses access after two hours at most
 
 PREFLIGHT = [
     (b"access-control-allow-methods", b"GET, POST"),
@@ -28,11 +28,11 @@ VARY = (b"vary", b"Origin")
 
 
 def check_origins(origins: tuple[str, ...]) -> None:
-    """`InvalidParameter` unless each is what a browser would send, or there is only a star."""
+    """Raise `InvalidParameter` unless each is an origin as browsers send it, or `*` is the only one."""
     for origin in origins:
         if not ORIGIN.fullmatch(origin) and origin != ANY:
             raise InvalidParameter(
-                f"expected allow_origin as https://host or https://host:port in small letters, without a path, "
+                f"expected allow_origin as https://host or https://host:port in lower case, without a path, "
                 f"got {origin!r}"
             )
     if ANY in origins and len(origins) > 1:
@@ -40,7 +40,7 @@ def check_origins(origins: tuple[str, ...]) -> None:
 
 
 class CorsMiddleware:
-    """Plain ASGI middleware: answers a browser's question beforehand, and marks each answer, errors too."""
+    """Plain ASGI middleware: answers preflight requests, and adds headers to all responses, errors included."""
 
     def __init__(self, app: ASGIApp, allowed: tuple[str, ...]) -> None:
         self._app = app
@@ -51,21 +51,21 @@ class CorsMiddleware:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        marks = self._marks(headers.get("origin", ""))
-        if scope["method"] == "OPTIONS" and len(marks) > 1 and "access-control-request-method" in headers:
-            await send({"type": "http.response.start", "status": 204, "headers": [*marks, *PREFLIGHT]})
+        cors_headers = self._cors_headers(headers.get("origin", ""))
+        if scope["method"] == "OPTIONS" and len(cors_headers) > 1 and "access-control-request-method" in headers:
+            await send({"type": "http.response.start", "status": 204, "headers": [*cors_headers, *PREFLIGHT]})
             await send({"type": "http.response.body", "body": b""})
             return
 
-        async def send_marked(message: Message) -> None:
+        async def send_with_cors(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *marks]
+                message["headers"] = [*message["headers"], *cors_headers]
             await send(message)
 
-        await self._app(scope, receive, send_marked)
+        await self._app(scope, receive, send_with_cors)
 
-    def _marks(self, origin: str) -> list[tuple[bytes, bytes]]:
-        """Headers of every answer; a cache must know that they depend on who asks."""
+    def _cors_headers(self, origin: str) -> list[tuple[bytes, bytes]]:
+        """The CORS headers of a response; `Vary` tells caches that they depend on the origin."""
         if ANY in self._allowed:
             return [(b"access-control-allow-origin", b"*"), EXPOSED]
         if origin in self._allowed:

@@ -1,4 +1,4 @@
-"""How the server is doing: `/status` for people, `/metrics` for Prometheus, `/healthz` and `/readyz`."""
+"""Status, metrics and health checks: `/status`, `/metrics`, `/healthz` and `/readyz`."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ async def status(container: Served) -> dict[str, Any]:
 
 @router.get("/metrics", response_class=Response)
 async def metrics(request: Request, container: Served) -> Response:
-    """Counters and gauges in Prometheus' text format; also while the store is away, for who has read them before."""
-    principal, has_answered = await container.gate.scraper(request.headers.get("authorization"))
+    """Metrics in Prometheus' text format; during an outage of the store for tokens that have read them before."""
+    principal, is_available = await container.authenticator.scraper(request.headers.get("authorization"))
     require(principal, "admin", "viewer")
-    container.metrics.store_up.set(has_answered)
+    container.metrics.store_up.set(is_available)
     text, content_type = container.metrics.render()
     return Response(text, media_type=content_type)
 
 
 @router.get("/healthz")
 async def healthz() -> dict[str, str]:
-    """The process runs."""
+    """The process is running."""
     return {"status": "ok"}
 
 
 @router.get("/readyz")
 async def readyz(container: Served) -> Response:
-    """The store answers; 503 while it does not."""
+    """The store is available; 503 while it is not."""
     try:
         await container.store.ping()
     except FedbanditError as error:

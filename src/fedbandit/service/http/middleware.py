@@ -1,4 +1,4 @@
-"""Around the JSON surface: a request id for each call, a limit on bodies, a log line, and no answer without a shape."""
+"""Middleware of the JSON API: request ids, bounded bodies, one log entry per request, one shape of errors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fedbandit.errors import FedbanditError
 from fedbandit.service.container import Container
 from fedbandit.service.http import error_responses
-from fedbandit.service.http.bodies import Disconnected, body_of
+from fedbandit.service.http.request_body import ClientDisconnected, header, read_body
 
 API = "/v1/"
-BODIES = frozenset({"POST", "PUT", "PATCH"})
-QUIET = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds by machines
+METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+NOT_LOGGED = frozenset({"/healthz", "/readyz", "/metrics"})  # requested every few seconds by monitoring
 
 
 class RequestMiddleware:
@@ -25,25 +25,15 @@ class RequestMiddleware:
         self._container = container
         self._limit = container.settings.max_json_kb << 10
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] not in BODIES or not scope["path"].startswith(API):
-            await self._app(scope, receive, send)  # nothing there reads a body
-            return
-        await self._container.gate.principal(_authorization(scope))  # nobody's body is read without a token
-        container = self._container
-        limits: Any = {"limit": self._limit, "timeout_s": container.settings.body_timeout_s}
-        async with body_of(scope, receive, container.memory, **limits) as body:
-            await self._app(scope, _again(body, receive), send)
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began = time.perf_counter()
+        started = time.perf_counter()
         request_id = self._container.request_ids.next()
         status = 0
 
-        async def send_named(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -51,40 +41,42 @@ class RequestMiddleware:
             await send(message)
 
         try:
-            await self._pass_on(scope, receive, send_named)
-        except Disconnected:
+            await self._handle(scope, receive, send_with_id)
+        except ClientDisconnected:
             return
         except FedbanditError as error:
-            code = error_responses.status_of(error)
-            await _send_problem(send_named, code, error.code, str(error), error_responses.extra_headers(code, error))
+            await _send_error(send_with_id, error_responses.response_to(error))
         except Exception as error:
-            # The client gets a shape, the operator the traceback.
             self._container.log.error("internal_error", request=request_id, path=scope["path"], exc_info=error)
             if not status:
-                await _send_problem(send_named, 500, *error_responses.INTERNAL)
-        if scope["path"] not in QUIET:
-            spent = round(1e3 * (time.perf_counter() - began), 2)
-            about = {"request": request_id, "method": scope["method"], "path": scope["path"]}
-            self._container.log.info("request", **about, status=status, ms=spent)
+                await _send_error(send_with_id, error_responses.internal())
+        if scope["path"] not in NOT_LOGGED:
+            elapsed_ms = round(1e3 * (time.perf_counter() - started), 2)
+            fields = {"request": request_id, "method": scope["method"], "path": scope["path"]}
+            self._container.log.info("request", **fields, status=status, ms=elapsed_ms)
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in METHODS_WITH_BODY or not scope["path"].startswith(API):
+            await self._app(scope, receive, send)  # no such route reads a body
+            return
+        container = self._container
+        await container.authenticator.principal(header(scope, b"authorization"))  # no body is read without a token
+        limits: Any = {"limit": self._limit, "timeout_s": container.settings.body_timeout_s}
+        async with read_body(scope, receive, container.memory, **limits) as body:
+            await self._app(scope, _replayed(body, receive), send)
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """`receive` with the body read already, so that it is refused by us rather than in a parser's words."""
-    whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """`receive` that yields a body which was read before."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def receive_again() -> Message:
-        return whole.pop() if whole else await receive()
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
 
-    return receive_again
-
-
-def _authorization(scope: Scope) -> str | None:
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), None)
+    return replay
 
 
-async def _send_problem(send: Send, status: int, code: str, text: str, headers: dict[str, str] | None = None) -> None:
-    body = error_responses.body_of(code, text)
-    about = {"Content-Type": error_responses.JSON, "Content-Length": str(len(body)), **(headers or {})}
-    pairs = [(name.lower().encode(), value.encode()) for name, value in about.items()]
-    await send({"type": "http.response.start", "status": status, "headers": pairs})
-    await send({"type": "http.response.body", "body": body})
+async def _send_error(send: Send, response: error_responses.ErrorResponse) -> None:
+    headers = [*response.headers, (b"content-length", b"%d" % len(response.body))]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})

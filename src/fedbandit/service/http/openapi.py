@@ -1,10 +1,11 @@
-"""The exchange in the OpenAPI description: it is no FastAPI route, so we describe it ourselves."""
+"""The OpenAPI description of the exchange, which is not a FastAPI route."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from fedbandit.service.exchange.endpoint import ROUTE
 from fedbandit.wire.codec import CONTENT_TYPE
 
 BINARY = {"schema": {"type": "string", "format": "binary"}}
@@ -20,7 +21,7 @@ STATUSES = {
     "404": "There is no such model or agent",
     "405": "There is no such method here",
     "408": "The body did not arrive in time",
-    "409": "It contradicts what is there: a gap, a conflict, a stale incarnation, a name that is taken",
+    "409": "A conflict: a gap in sequences, other content, a stale incarnation, a name that is taken",
     "413": "The body is too long",
     "422": "Numbers of another dimension, or numbers that no data can give",
     "503": "Overloaded, or the store cannot be reached; `Retry-After` says when to try again",
@@ -28,7 +29,7 @@ STATUSES = {
 
 
 def with_exchange(describe: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    """The description that FastAPI makes, with the exchange, the security scheme and the error shape added."""
+    """FastAPI's description plus the exchange, the security scheme and the shape of errors."""
 
     def described() -> dict[str, Any]:
         document = describe()
@@ -37,10 +38,10 @@ def with_exchange(describe: Callable[[], dict[str, Any]]) -> Callable[[], dict[s
         components = document.setdefault("components", {})
         components.setdefault("schemas", {})["Problem"] = PROBLEM
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        document["paths"]["/v1/models/{model}/sync"] = {"post": _exchange()}
+        document["paths"][ROUTE] = {"post": _exchange()}
         for path, methods in document["paths"].items():
             for operation in methods.values():
-                operation["responses"].pop("422", None)  # FastAPI's own; we answer in our shape
+                operation["responses"].pop("422", None)  # FastAPI's shape; ours replaces it
                 operation["responses"].update(_problems())
                 if path not in ("/healthz", "/readyz"):
                     operation["security"] = [{"token": []}]
@@ -52,7 +53,7 @@ def with_exchange(describe: Callable[[], dict[str, Any]]) -> Callable[[], dict[s
 def _exchange() -> dict[str, Any]:
     return {
         "summary": "Exchange",
-        "description": "An upload in, a download out: merged once and durable before the answer.",
+        "description": "An upload in, a download out: merged once and durable before the response.",
         "operationId": "sync",
         "parameters": [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}],
         "requestBody": {"required": True, "content": {CONTENT_TYPE: BINARY}},

@@ -1,4 +1,4 @@
-"""The JSON surface: models, agents and tokens. Each route is glue between the request and one call."""
+"""The JSON API: models, agents and tokens. Each route connects the request to one operation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedbandit.service.admin import operations
 from fedbandit.service.admin.auth import require
 from fedbandit.service.container import Container
-from fedbandit.service.exchange.endpoint import BIG_DIM
+from fedbandit.service.exchange.endpoint import LARGE_DIM
 from fedbandit.service.insight import ModelInsight, largest_shares, with_contribution
 from fedbandit.service.stores.base import PageQuery, Principal
 from fedbandit.wire import codec
@@ -21,30 +21,30 @@ router = APIRouter(prefix="/v1")
 
 
 def container_of(request: Request) -> Container:
-    """The parts of the server that handles the request."""
+    """The components of the server that handles the request."""
     container: Container = request.app.state.container
     return container
 
 
 async def principal_of(request: Request) -> Principal:
-    """Whose token came with the request."""
-    return await container_of(request).gate.principal(request.headers.get("authorization"))
+    """The owner of the request's token."""
+    return await container_of(request).authenticator.principal(request.headers.get("authorization"))
 
 
 async def admin_only(principal: Annotated[Principal, Depends(principal_of)]) -> Principal:
-    """An administrator."""
+    """Require an administrator."""
     require(principal, "admin")
     return principal
 
 
 async def people_only(principal: Annotated[Principal, Depends(principal_of)]) -> Principal:
-    """An administrator or a viewer."""
+    """Require an administrator or a viewer."""
     require(principal, "admin", "viewer")
     return principal
 
 
 async def reader(model: str, principal: Annotated[Principal, Depends(principal_of)]) -> Principal:
-    """Whoever may read a model: people, and the model's own agents."""
+    """Require an administrator, a viewer or an agent of the model."""
     require(principal, "admin", "viewer", "agent", model=model)
     return principal
 
@@ -56,13 +56,13 @@ PEOPLE = [Depends(people_only)]
 
 
 class Strict(BaseModel):
-    """A body in which an unknown field is a mistake that is told, not ignored."""
+    """A body in which unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class NewModel(Strict):
-    """What a model fixes; `beta` is a number, or `radius` an object with its kind and numbers."""
+    """The settings of a model; `beta` is a number, or `radius` an object with its kind and numbers."""
 
     name: str
     dim: int = Field(ge=1, le=codec.MAX_DIM)
@@ -78,7 +78,7 @@ class NewModel(Strict):
 
 
 class NewAgent(Strict):
-    """An agent to let in; `renew` gives one that exists a new token."""
+    """An agent to enrol; `renew` replaces the token of an existing one."""
 
     name: str
     renew: bool = False
@@ -109,7 +109,7 @@ async def list_models(container: Served) -> dict[str, Any]:
 
 @router.get("/models/{model}")
 async def show_model(model: str, container: Served, who: Reader) -> dict[str, Any]:
-    """Settings, version and totals of a model; an agent's token is also told whose it is."""
+    """Settings, version and totals of a model; an agent also gets its own name."""
     answer = (await container.store.load(model)).to_dict()
     return {**answer, "agent": who.name} if who.role == "agent" else answer
 
@@ -142,14 +142,14 @@ async def download(
 ) -> Response:
     """The model's state as msgpack, without an upload; 304 when `If-None-Match` names the current one.
 
-    With a weak tag (`W/` before that of an earlier answer) 304 also when uploads were added since, and none taken out.
+    With a weak tag (`W/` before that of an earlier response) 304 also if uploads were only added since.
     """
     current = await container.store.load(model)
     tag = current.tag
     if if_none_match == tag or (if_none_match is not None and current.has_all_of(if_none_match)):
         container.metrics.downloads.labels("unchanged").inc()
         return Response(status_code=304, headers={"ETag": tag})
-    # The ledger is read before the state: what is acknowledged is then surely in it.
+    # The ledger is read before the state, so that the state contains what is acknowledged.
     acknowledged = 0
     if who.role == "agent":
         agent = await container.store.agent(model, who.name)
@@ -164,7 +164,7 @@ async def download(
         stats=state.packed,
         settings=state.model.settings_id,
     )
-    body = codec.encode(reply) if reply.dim < BIG_DIM else await asyncio.to_thread(codec.encode, reply)
+    body = codec.encode(reply) if reply.dim < LARGE_DIM else await asyncio.to_thread(codec.encode, reply)
     return Response(body, media_type=codec.CONTENT_TYPE, headers={"ETag": state.model.tag})
 
 
@@ -183,13 +183,13 @@ async def model_insight(
 async def list_events(
     model: str, container: Served, limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> dict[str, Any]:
-    """What happened lately, newest first: created, enrolled, renewed, revoked, refused and why, forgotten."""
+    """Events, newest first: created, enrolled, renewed, revoked, refused and why, forgotten."""
     return {"events": await container.store.events(model, limit=limit)}
 
 
 @router.get("/models/{model}/samples", dependencies=PEOPLE)
 async def list_samples(model: str, container: Served) -> dict[str, Any]:
-    """Where the model stood over time, oldest first; sums since its creation."""
+    """The model over time, oldest first; sums since its creation."""
     return {"samples": await container.store.samples(model)}
 
 
@@ -198,7 +198,7 @@ async def list_samples(model: str, container: Served) -> dict[str, Any]:
 
 @router.post("/models/{model}/agents", status_code=201, dependencies=ADMIN)
 async def add_agent(model: str, body: NewAgent, container: Served) -> dict[str, Any]:
-    """Let an agent in; its token is in this answer and nowhere else."""
+    """Enrol an agent; its token is in this response and nowhere else."""
     token = await operations.add_agent(container, model, body.name, renew=body.renew)
     return {"model": model, "name": body.name, "token": token}
 
@@ -207,7 +207,7 @@ async def add_agent(model: str, body: NewAgent, container: Served) -> dict[str, 
 async def list_agents(
     model: str, container: Served, page: int = 1, per_page: int = 50, sort: str = "name", search: str = ""
 ) -> dict[str, Any]:
-    """A page of agents; `-` before the sort key turns the order round."""
+    """A page of agents; `-` before the sort key means descending."""
     query = PageQuery(page=page, per_page=per_page, sort=sort, search=search)
     found = await container.store.agents(model, query)
     agents = [agent.to_dict() for agent in found.agents]
@@ -239,20 +239,20 @@ async def agent_influence(model: str, agent: str, container: Served) -> dict[str
 
 @router.post("/models/{model}/agents/{agent}/revoke", dependencies=ADMIN)
 async def revoke_agent(model: str, agent: str, container: Served) -> dict[str, Any]:
-    """Make the agent's token worthless, at once and on every replica; its contribution stays."""
+    """Revoke the agent's token, immediately and on every replica; its contribution stays."""
     await operations.revoke_agent(container, model, agent)
     return (await container.store.agent(model, agent)).to_dict()
 
 
 @router.post("/models/{model}/agents/{agent}/forget", dependencies=ADMIN)
 async def forget_agent(model: str, agent: str, container: Served) -> dict[str, Any]:
-    """Remove the agent's contribution exactly; the model is what the others' data give."""
+    """Remove the agent's contribution exactly; the model contains the data of all others."""
     return (await operations.forget_agent(container, model, agent)).to_dict()
 
 
 @router.post("/models/{model}/agents/{agent}/quarantine", dependencies=ADMIN)
 async def quarantine_agent(model: str, agent: str, container: Served) -> dict[str, Any]:
-    """Take the agent's contribution out of the model; what it uploads from now on is kept apart, and counted once."""
+    """Exclude the agent's contribution from the model; further uploads are merged once, and kept apart."""
     return (await operations.quarantine_agent(container, model, agent, on=True)).to_dict()
 
 
@@ -267,19 +267,19 @@ async def release_agent(model: str, agent: str, container: Served) -> dict[str, 
 
 @router.get("/tokens", dependencies=ADMIN)
 async def list_tokens(container: Served) -> dict[str, Any]:
-    """Who has a token, agents left out: names and roles, never the tokens."""
+    """Names and roles of all tokens except those of agents; never the tokens."""
     return {"tokens": [{"name": who.name, "role": who.role} for who in await container.store.tokens()]}
 
 
 @router.delete("/tokens/{name}", status_code=204, dependencies=ADMIN)
 async def delete_token(name: str, container: Served) -> Response:
-    """Make a token worthless, at once and on every replica."""
+    """Delete a token, immediately and on every replica."""
     await operations.drop_token(container, name)
     return Response(status_code=204)
 
 
 @router.post("/tokens", status_code=201, dependencies=ADMIN)
 async def add_token(body: NewToken, container: Served) -> dict[str, Any]:
-    """A token for somebody who looks (viewer) or manages (admin); it is in this answer and nowhere else."""
+    """Create a token: read-only (viewer) or administrative (admin); it is in this response and nowhere else."""
     token = await operations.add_token(container, body.name, body.role, replace=body.replace)
     return {"name": body.name, "role": body.role, "token": token}

@@ -1,1 +1,1 @@
-"""Where models, agents and tokens live: memory, SQLite or PostgreSQL behind one protocol."""
+"""Stores of models, agents and tokens: memory, SQLite or PostgreSQL behind one protocol."""

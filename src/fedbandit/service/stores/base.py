@@ -1,4 +1,4 @@
-"""The store protocol and the values that cross it. One contract suite runs over every store."""
+"""The store protocol and its values. One contract suite runs over every store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 from fedbandit.errors import InvalidParameter
-from fedbandit.service.exchange.ledger import IncomingUpload, Outcome
+from fedbandit.service.exchange.ledger import IncomingUpload, MergeOutcome
 from fedbandit.service.model import Model, alpha_of
 from fedbandit.wire.settings import ModelSettings
 
@@ -20,7 +20,7 @@ MAX_SAMPLES = 1_200  # kept for each model; older ones are thinned out by half w
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who a token belongs to; for an agent also where it may go."""
+    """The owner of a token; for an agent also its model."""
 
     role: Role
     name: str
@@ -38,11 +38,11 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class MergedBatch:
-    """What a batch led to: the new state, and for each upload what is acknowledged or why it was refused."""
+    """The state after a batch, and for each upload what is acknowledged or why it was refused."""
 
     model: Model
     packed: bytes
-    outcomes: list[Outcome]
+    outcomes: list[MergeOutcome]
     n_merged: int
 
 
@@ -68,11 +68,11 @@ class AgentRecord:
 
     @property
     def counts(self) -> bool:
-        """Whether something of this agent is in the model."""
+        """Whether the model contains data of this agent."""
         return self.n_uploads > 0 and not self.quarantined
 
     def to_dict(self) -> dict[str, Any]:
-        """What the agent routes answer."""
+        """The response of the agent routes."""
         return {
             **asdict(self),
             "mean_reward": self.reward_sum / self.n_obs if self.n_obs else None,
@@ -83,7 +83,7 @@ class AgentRecord:
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """Which agents to list: a page of a sorted search; `-` before the sort key turns the order round."""
+    """A page of a sorted search for agents; `-` before the sort key means descending."""
 
     page: int = 1
     per_page: int = 50
@@ -104,7 +104,7 @@ class PageQuery:
 
     @property
     def key(self) -> str:
-        """What to sort by."""
+        """The sort key."""
         return self.sort.removeprefix("-")
 
     @property
@@ -114,13 +114,13 @@ class PageQuery:
 
     @property
     def offset(self) -> int:
-        """How many agents come before the page."""
+        """The number of agents before the page."""
         return (self.page - 1) * self.per_page
 
 
 @dataclass(frozen=True, slots=True)
 class AgentPage:
-    """One page, and how many agents the search found altogether."""
+    """One page, and the total number of agents found."""
 
     agents: list[AgentRecord]
     total: int
@@ -131,10 +131,10 @@ class FleetSummary:
     """All agents of a model in a few numbers."""
 
     n_agents: int = 0
-    n_active: int = 0  # heard of since a given moment
-    n_silent: int = 0  # never heard of
+    n_active: int = 0  # seen since a given time
+    n_silent: int = 0  # never seen
     n_revoked: int = 0
-    n_with_unsent: int = 0  # agents that reported observations in their buffers
+    n_with_unsent: int = 0  # agents that reported unsent observations
     unsent: int = 0  # those observations, as of each agent's last upload
     last_seen: float | None = None
     n_quarantined: int = 0
@@ -142,7 +142,7 @@ class FleetSummary:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something an operator wants to know of: enrolled, renewed, revoked, refused and why, forgotten."""
+    """An event for operators: enrolled, renewed, revoked, refused and why, forgotten."""
 
     at: float
     kind: str
@@ -152,7 +152,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Where a model stood at a moment; sums since its creation, so that thinning loses no total."""
+    """The counts of a model at one time; cumulative, so that thinning loses no total."""
 
     at: float
     version: int
@@ -180,11 +180,11 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Finish what was begun and let go."""
+        """Finish running operations and close."""
         ...
 
     async def ping(self) -> None:
-        """Nothing, or `StoreUnavailable`."""
+        """Raise `StoreUnavailable` if the store cannot be reached."""
         ...
 
     # -- models
@@ -210,13 +210,13 @@ class Store(Protocol):
         ...
 
     async def merge(self, model: str, batch: Sequence[IncomingUpload], *, now: float) -> MergedBatch:
-        """Fold a batch in one transaction: each upload is counted once, answered as a retry, or refused by itself."""
+        """Fold a batch in one transaction: each upload is merged once, acknowledged as a retry, or refused."""
         ...
 
     # -- agents
 
     async def enroll(self, model: str, agent: str, token_hash: bytes, *, now: float, renew: bool = False) -> None:
-        """Let an agent in; with `renew` one that exists gets a new token, and is revoked no more."""
+        """Enrol an agent; with `renew` an existing one gets a new token, and is no longer revoked."""
         ...
 
     async def agent(self, model: str, agent: str) -> AgentRecord:
@@ -228,7 +228,7 @@ class Store(Protocol):
         ...
 
     async def fleet(self, model: str, *, since: float) -> FleetSummary:
-        """All agents in a few numbers; active are those heard of since then."""
+        """All agents in a few numbers; active are those seen since then."""
         ...
 
     async def contribution(self, model: str, agent: str) -> bytes | None:
@@ -236,17 +236,17 @@ class Store(Protocol):
         ...
 
     async def revoke(self, model: str, agent: str, *, now: float) -> None:
-        """The agent's token is worth nothing from now on; its contribution stays."""
+        """Revoke the agent's token; its contribution stays."""
         ...
 
     async def forget(self, model: str, agent: str, *, now: float) -> Model:
-        """State = λI + the other agents' sums; the agent's incarnation is retired, so that no retry brings it back."""
+        """State = λI + the other agents' sums; the agent's incarnation is retired, so that no retry restores it."""
         ...
 
     async def quarantine(self, model: str, agent: str, *, on: bool, now: float) -> Model:
-        """Take an agent's sum out of the state, or put it back: state = λI + the sums of agents not in quarantine.
+        """Exclude an agent's sum from the state, or include it: state = λI + the sums of agents not in quarantine.
 
-        Uploads of an agent in quarantine are merged once like all others, into its own sum. No change if it is so.
+        Uploads of an agent in quarantine are merged once, into its own sum. No change if nothing would change.
         """
         ...
 
@@ -257,21 +257,21 @@ class Store(Protocol):
         ...
 
     async def find_token(self, token_hash: bytes) -> Principal | None:
-        """Who a token belongs to."""
+        """The owner of a token."""
         ...
 
     async def tokens(self) -> list[Principal]:
-        """Who has a token, agents left out, by name."""
+        """The owners of tokens except agents, by name."""
         ...
 
     async def drop_token(self, name: str) -> bool:
-        """The token of this name is worth nothing from now on; False if there is none."""
+        """Delete the token of this name; False if there is none."""
         ...
 
     # -- history
 
     async def record(self, notes: Sequence[HistoryEntry]) -> None:
-        """Add to the models' histories, and drop what is over the limits."""
+        """Add to the models' histories, and remove entries beyond the limits."""
         ...
 
     async def events(self, model: str, *, limit: int = 100) -> list[Event]:

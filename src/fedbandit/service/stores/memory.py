@@ -1,4 +1,4 @@
-"""A store that forgets at the end of the process: for tests, demonstrations and as the yardstick of the others."""
+"""A store in memory, for tests and demonstrations: its data end with the process."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import hmac
 import operator
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from fedbandit.errors import AlreadyExists, UnknownAgent, UnknownModel
-from fedbandit.service.exchange.ledger import FORGOTTEN, MAX_RETIRED, AgentRow, Fold, IncomingUpload
-from fedbandit.service.model import Model, totals_of
+from fedbandit.service.exchange.ledger import FORGOTTEN, MAX_RETIRED, AgentRow, IncomingUpload
+from fedbandit.service.model import Model
+from fedbandit.service.stores import rows
 from fedbandit.service.stores.base import (
     MAX_EVENTS,
     MAX_SAMPLES,
@@ -31,9 +32,11 @@ from fedbandit.service.stores.base import (
 )
 from fedbandit.wire.settings import ModelSettings
 
+RECORD_FIELDS = tuple(field.name for field in fields(AgentRecord))
+
 
 @dataclass(slots=True)
-class _Entry:
+class _StoredModel:
     model: Model
     packed: bytes
     agents: dict[str, AgentRow] = field(default_factory=dict)
@@ -43,10 +46,10 @@ class _Entry:
 
 
 class MemoryStore:
-    """Everything in dictionaries. No call awaits anything, so each is atomic in its event loop."""
+    """Dictionaries. No call awaits anything, so each is atomic in its event loop."""
 
     def __init__(self) -> None:
-        self._models: dict[str, _Entry] = {}
+        self._models: dict[str, _StoredModel] = {}
         self._tokens: dict[str, tuple[Role, bytes]] = {}
         self._agent_tokens: dict[bytes, tuple[str, str]] = {}
 
@@ -54,10 +57,10 @@ class MemoryStore:
         """Nothing to connect to."""
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
     async def ping(self) -> None:
-        """Memory is always there."""
+        """Memory is always available."""
 
     # -- models
 
@@ -65,7 +68,7 @@ class MemoryStore:
         if settings.name in self._models:
             raise AlreadyExists(f"there is a model {settings.name!r} already")
         model = Model(settings, uid, now)
-        self._models[settings.name] = _Entry(model, settings.prior())
+        self._models[settings.name] = _StoredModel(model, settings.prior())
         return model
 
     async def models(self) -> list[Model]:
@@ -86,38 +89,14 @@ class MemoryStore:
 
     async def merge(self, model: str, batch: Sequence[IncomingUpload], *, now: float) -> MergedBatch:
         entry = self._entry(model)
-        before = entry.model
-        fold = Fold(
-            before.settings,
-            before.uid,
-            before.version,
-            np.frombuffer(entry.packed, dtype="<f8").copy(),
-            before.growth,
-            entry.agents,
-            entry.retired,
-        )
+        fold = rows.fold_of(entry.model, entry.packed, entry.agents, entry.retired)
         outcomes = fold.run(batch, now=now)
         entry.retired.update(fold.newly_retired)
         for agent in {name for name, _ in fold.newly_retired}:
             _trim_retired(entry, agent)
-        self._settle(entry, fold)
+        if fold.n_uploads:
+            entry.model, entry.packed = rows.folded(entry.model, fold)
         return MergedBatch(_counted(entry), entry.packed, outcomes, fold.n_uploads)
-
-    def _settle(self, entry: _Entry, fold: Fold) -> None:
-        if not fold.n_uploads:
-            return
-        entry.packed = fold.state.tobytes()
-        n_obs, reward_sum, reward_sq_sum = totals_of(entry.packed, fold.settings.dim)
-        entry.model = replace(
-            entry.model,
-            version=fold.version,
-            n_uploads=entry.model.n_uploads + fold.n_uploads,
-            n_bytes=entry.model.n_bytes + fold.n_bytes,
-            n_obs=n_obs,
-            reward_sum=reward_sum,
-            reward_sq_sum=reward_sq_sum,
-            growth=fold.growth,
-        )
 
     # -- agents
 
@@ -134,28 +113,28 @@ class MemoryStore:
         self._agent_tokens[token_hash] = (model, agent)
 
     async def agent(self, model: str, agent: str) -> AgentRecord:
-        return _seen(self._entry(model), self._row(model, agent))
+        return _record(self._row(model, agent))
 
     async def agents(self, model: str, query: PageQuery) -> AgentPage:
         entry = self._entry(model)
         wanted = query.search.casefold()
-        found = [_seen(entry, row) for name, row in entry.agents.items() if wanted in name.casefold()]
+        found = [_record(row) for name, row in entry.agents.items() if wanted in name.casefold()]
         found.sort(key=operator.attrgetter("name"))
         found.sort(key=_sort_key(query.key), reverse=query.descending)
         return AgentPage(found[query.offset : query.offset + query.per_page], len(found))
 
     async def fleet(self, model: str, *, since: float) -> FleetSummary:
-        rows = self._entry(model).agents.values()
-        seen = [row.last_seen for row in rows if row.last_seen is not None]
+        agents = self._entry(model).agents.values()
+        seen = [row.last_seen for row in agents if row.last_seen is not None]
         return FleetSummary(
-            n_agents=len(rows),
+            n_agents=len(agents),
             n_active=sum(at >= since for at in seen),
-            n_silent=len(rows) - len(seen),
-            n_revoked=sum(row.revoked for row in rows),
-            n_with_unsent=sum(row.unsent > 0 for row in rows),
-            unsent=sum(row.unsent for row in rows),
+            n_silent=len(agents) - len(seen),
+            n_revoked=sum(row.revoked for row in agents),
+            n_with_unsent=sum(row.unsent > 0 for row in agents),
+            unsent=sum(row.unsent for row in agents),
             last_seen=max(seen, default=None),
-            n_quarantined=sum(row.quarantined for row in rows),
+            n_quarantined=sum(row.quarantined for row in agents),
         )
 
     async def contribution(self, model: str, agent: str) -> bytes | None:
@@ -180,30 +159,22 @@ class MemoryStore:
             created=row.created,
             quarantined=row.quarantined,
         )
-        return self._summed_again(entry)
+        return self._recomputed(entry)
 
     async def quarantine(self, model: str, agent: str, *, on: bool, now: float) -> Model:
         entry, row = self._entry(model), self._row(model, agent)
         if row.quarantined == on:
             return _counted(entry)
         row.quarantined = on
-        return self._summed_again(entry)
+        return self._recomputed(entry)
 
-    def _summed_again(self, entry: _Entry) -> Model:
+    def _recomputed(self, entry: _StoredModel) -> Model:
         state = np.frombuffer(entry.model.settings.prior(), dtype="<f8").copy()
         for other in entry.agents.values():
             if other.total is not None and not other.quarantined:
                 state += np.frombuffer(other.total, dtype="<f8")
         entry.packed = state.tobytes()
-        n_obs, reward_sum, reward_sq_sum = totals_of(entry.packed, entry.model.settings.dim)
-        entry.model = replace(
-            entry.model,
-            version=entry.model.version + 1,
-            generation=entry.model.generation + 1,
-            n_obs=n_obs,
-            reward_sum=reward_sum,
-            reward_sq_sum=reward_sq_sum,
-        )
+        entry.model = rows.corrected(entry.model, entry.packed)
         return _counted(entry)
 
     # -- tokens of people
@@ -252,9 +223,9 @@ class MemoryStore:
     async def samples(self, model: str) -> list[Sample]:
         return list(self._entry(model).samples)
 
-    # -- finding things
+    # -- lookup
 
-    def _entry(self, model: str) -> _Entry:
+    def _entry(self, model: str) -> _StoredModel:
         entry = self._models.get(model)
         if entry is None:
             raise UnknownModel(f"there is no model {model!r}")
@@ -267,35 +238,19 @@ class MemoryStore:
         return row
 
 
-def _trim_retired(entry: _Entry, agent: str) -> None:
-    """The newest stay; a dictionary keeps the order in which they came."""
-    lives = [key for key in entry.retired if key[0] == agent]
-    for key in lives[: max(len(lives) - MAX_RETIRED, 0)]:
+def _trim_retired(entry: _StoredModel, agent: str) -> None:
+    """Keep the newest; a dictionary is in the order of insertion."""
+    keys = [key for key in entry.retired if key[0] == agent]
+    for key in keys[: max(len(keys) - MAX_RETIRED, 0)]:
         del entry.retired[key]
 
 
-def _counted(entry: _Entry) -> Model:
+def _counted(entry: _StoredModel) -> Model:
     return replace(entry.model, n_agents=len(entry.agents))
 
 
-def _seen(entry: _Entry, row: AgentRow) -> AgentRecord:
-    return AgentRecord(
-        name=row.name,
-        created=row.created,
-        revoked=row.revoked,
-        quarantined=row.quarantined,
-        last_seen=row.last_seen,
-        incarnation=row.incarnation,
-        sequence=row.sequence,
-        n_uploads=row.n_uploads,
-        n_obs=row.n_obs,
-        reward_sum=row.reward_sum,
-        n_bytes=row.n_bytes,
-        growth=row.growth,
-        growth_most=row.growth_most,
-        unsent=row.unsent,
-        model_version=row.model_version,
-    )
+def _record(row: AgentRow) -> AgentRecord:
+    return AgentRecord(**{name: getattr(row, name) for name in RECORD_FIELDS})
 
 
 def _sort_key(key: str) -> Callable[[AgentRecord], Any]:

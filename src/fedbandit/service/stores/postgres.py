@@ -1,4 +1,4 @@
-"""PostgreSQL by asyncpg: a model's row is locked while a batch is folded, so any number of replicas may do it."""
+"""PostgreSQL through asyncpg: a model's row is locked during a fold, so any number of replicas may share it."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from fedbandit.service.stores.base import (
 )
 from fedbandit.wire.settings import ModelSettings
 
-MIGRATION_LOCK = 0x66656462  # "fedb": replicas that start together migrate one after the other
+MIGRATION_LOCK = 0x66656462  # "fedb": replicas that start together migrate in turn
 COMMAND_TIMEOUT_S = 30.0
-NUL = "\0"  # PostgreSQL's text cannot hold it, so nothing has a name with it
+NUL = "\0"  # PostgreSQL cannot store it in text, so no name contains it
 SESSION = {
     "application_name": "fedbandit",
     "synchronous_commit": "on",
-    # A replica that stops in the middle of a transaction (paused, cut off) must not keep the others from a model.
+    # A replica that is paused or cut off inside a transaction must not block the others.
     "idle_in_transaction_session_timeout": "10000",
 }
 
-# One statement writes a batch: the agents of the lists $1…$14, and the model $26.
+# One statement writes a batch: the agents in the arrays $1…$14, and the model $27.
 _WRITE = """
 WITH new AS (
     SELECT * FROM unnest(
@@ -49,7 +49,7 @@ WITH new AS (
         $9::float8[], $10::bigint[], $11::bigint[], $12::float8[], $13::bytea[], $14::bigint[]
     ) AS new (incarnation, sequence, digest, n_uploads, n_obs, reward_sum, n_bytes, growth, growth_most, unsent,
               model_version, last_seen, total, id)
-), booked AS (
+), updated AS (
     UPDATE agents SET
         incarnation = new.incarnation, sequence = new.sequence, digest = new.digest, n_uploads = new.n_uploads,
         n_obs = new.n_obs, reward_sum = new.reward_sum, n_bytes = new.n_bytes, growth = new.growth,
@@ -59,8 +59,8 @@ WITH new AS (
 )
 UPDATE models SET
     version = $15, n_uploads = $16, n_bytes = $17, n_obs = $18, reward_sum = $19, reward_sq_sum = $20, growth_n = $21,
-    growth_block = $22, growth_previous = $23, growth_most = $24, state = $25
-WHERE id = $26
+    growth_block = $22, growth_previous = $23, growth_most = $24, generation = $25, state = $26
+WHERE id = $27
 """
 _RETIRE = (
     "INSERT INTO retired (agent_id, incarnation, reason, at) VALUES ($1, $2, $3, $4) "
@@ -68,8 +68,8 @@ _RETIRE = (
 )
 
 
-class _Plain(asyncpg.Connection):  # type: ignore[misc]
-    """A connection on which nothing outlives a transaction, so that nothing need be undone when it goes back."""
+class _Connection(asyncpg.Connection):  # type: ignore[misc]
+    """A connection without session state, which the pool need not reset."""
 
     def get_reset_query(self) -> str:
         return ""
@@ -84,14 +84,14 @@ class PostgresStore:
         self._pool: Any = None
 
     async def open(self) -> None:
-        async with _reaching():
+        async with _store_errors():
             self._pool = await asyncpg.create_pool(
                 self._address,
                 min_size=1,
                 max_size=self._pool_size,
                 command_timeout=COMMAND_TIMEOUT_S,
                 server_settings=SESSION,
-                connection_class=_Plain,
+                connection_class=_Connection,
             )
         try:
             async with self._transaction() as connection:
@@ -116,7 +116,7 @@ class PostgresStore:
     async def _connection(self) -> AsyncIterator[Any]:
         if self._pool is None:
             raise StoreUnavailable("the store is not open")
-        async with _reaching(), self._pool.acquire(timeout=COMMAND_TIMEOUT_S) as connection:
+        async with _store_errors(), self._pool.acquire(timeout=COMMAND_TIMEOUT_S) as connection:
             yield connection
 
     @asynccontextmanager
@@ -158,7 +158,7 @@ class PostgresStore:
 
     async def merge(self, model: str, batch: Sequence[IncomingUpload], *, now: float) -> MergedBatch:
         async with self._transaction() as connection:
-            # The lock comes first, in a statement of its own: what is read after it is what the last holder wrote.
+            # The lock is a statement of its own: reads after it see what its last holder wrote.
             row = await _model_row(connection, model, ", state", lock=True)
             before, packed = rows.model_of(row), row["state"]
             fold = await _fold(connection, row["id"], before, packed, batch)
@@ -168,8 +168,8 @@ class PostgresStore:
             after, packed = rows.folded(before, fold)
             agents = zip(*(rows.agent_values(agent) for agent in fold.changed.values()), strict=True)
             await connection.execute(_WRITE, *map(list, agents), *rows.model_values(after, packed), row["id"])
-            for (name, life), why in fold.newly_retired.items():
-                await _retire(connection, fold.agents[name].id, life, why, now)
+            for (name, incarnation), why in fold.newly_retired.items():
+                await _retire(connection, fold.agents[name].id, incarnation, why, now)
         return MergedBatch(after, packed, outcomes, fold.n_uploads)
 
     # -- agents
@@ -217,7 +217,7 @@ class PostgresStore:
 
     async def revoke(self, model: str, agent: str, *, now: float) -> None:
         async with self._transaction() as connection:
-            # Behind the lock: an exchange that holds it is over before this returns, and the next one sees the change.
+            # After the lock: a running exchange finishes before this returns, and the next one sees the change.
             await _model_row(connection, model, lock=True)
             agent_id = (await _agent_row(connection, model, agent, "id"))["id"]
             await connection.execute("UPDATE agents SET revoked = TRUE WHERE id = $1", agent_id)
@@ -230,19 +230,15 @@ class PostgresStore:
                 await _retire(connection, known["id"], known["incarnation"], FORGOTTEN, now)
             await connection.execute("UPDATE retired SET reason = $1 WHERE agent_id = $2", FORGOTTEN, known["id"])
             await connection.execute(rows.CLEAR_AGENT.format(id="$1", empty="''"), known["id"])
-            return await _summed_again(connection, row)
+            return await _recomputed(connection, row)
 
     async def quarantine(self, model: str, agent: str, *, on: bool, now: float) -> Model:
         async with self._transaction() as connection:
             row = await _model_row(connection, model, lock=True)
             agent_id = (await _agent_row(connection, model, agent, "id"))["id"]
-            if on:
-                add = "INSERT INTO quarantined VALUES ($1, $2) ON CONFLICT DO NOTHING"
-                is_changed = await connection.execute(add, agent_id, now) != "INSERT 0 0"
-            else:
-                remove = "DELETE FROM quarantined WHERE agent_id = $1"
-                is_changed = await connection.execute(remove, agent_id) != "DELETE 0"
-            return await _summed_again(connection, row) if is_changed else rows.model_of(row)
+            change = "UPDATE agents SET quarantined = $1 WHERE id = $2 AND quarantined <> $1"
+            is_changed = await connection.execute(change, on, agent_id) != "UPDATE 0"
+            return await _recomputed(connection, row) if is_changed else rows.model_of(row)
 
     # -- tokens of people
 
@@ -288,7 +284,7 @@ class PostgresStore:
             known = {row["uid"]: row["id"] for row in found}
             for note in notes:
                 if note.uid in known:
-                    await _write_note(connection, known[note.uid], note.entry)
+                    await _write_entry(connection, known[note.uid], note.entry)
             for model_id in known.values():
                 await connection.execute(rows.TRIM_EVENTS.format(model="$1", limit=MAX_EVENTS), model_id)
                 await connection.execute(rows.THIN_SAMPLES.format(model="$1", limit=MAX_SAMPLES), model_id)
@@ -307,12 +303,12 @@ class PostgresStore:
 
 
 @asynccontextmanager
-async def _reaching() -> AsyncIterator[None]:
-    """Whatever keeps us from the database is `StoreUnavailable`; the message names no address, which has a password."""
+async def _store_errors() -> AsyncIterator[None]:
+    """Turn database errors into `StoreUnavailable`; the message omits the address, which contains a password."""
     try:
         yield
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-        # PostgreSQL adds details and hints in lines of their own.
+        # PostgreSQL adds details and hints in separate lines.
         words = "; ".join(str(error).splitlines())
         raise StoreUnavailable(f"the database failed: {type(error).__name__}: {words}") from None
 
@@ -353,28 +349,27 @@ async def _fold(connection: Any, model_id: int, model: Model, packed: bytes, bat
     names = list({upload.agent for upload in batch})
     query = f"SELECT {rows.LEDGER_COLUMNS} FROM agents WHERE model_id = $1 AND name = ANY($2::text[])"
     agents = rows.ledger_of(await connection.fetch(query, model_id, names))
-    lives = rows.lives_to_look_up(batch, agents)
+    incarnations = rows.incarnations_to_look_up(batch, agents)
     retired = {}
-    if lives:
+    if incarnations:
         query = (
             "SELECT agents.name, retired.incarnation, retired.reason FROM retired "
             "JOIN unnest($1::bigint[], $2::text[]) AS asked (agent_id, incarnation) USING (agent_id, incarnation) "
             "JOIN agents ON agents.id = retired.agent_id"
         )
-        found = await connection.fetch(query, [agent.id for agent, _ in lives], [life for _, life in lives])
+        found = await connection.fetch(query, [row.id for row, _ in incarnations], [name for _, name in incarnations])
         retired = {(row["name"], row["incarnation"]): row["reason"] for row in found}
     return rows.fold_of(model, packed, agents, retired)
 
 
-async def _summed_again(connection: Any, row: Any) -> Model:
-    """The state as λI plus the sums of all agents that count, in the caller's transaction."""
+async def _recomputed(connection: Any, row: Any) -> Model:
+    """Recompute the state as λI plus the sums of all agents not in quarantine, in the caller's transaction."""
     before = rows.model_of(row)
     total = np.frombuffer(before.settings.prior(), dtype="<f8").copy()
     async for agent in connection.cursor(rows.COUNTED_SUMS.format(model="$1"), row["id"], prefetch=100):
         total += np.frombuffer(agent["total"], dtype="<f8")
     after = rows.corrected(before, total.tobytes())
     await connection.execute(_WRITE, *([] for _ in range(14)), *rows.model_values(after, total.tobytes()), row["id"])
-    await connection.execute(rows.SET_GENERATION.format(model="$1", generation="$2"), row["id"], after.generation)
     return after
 
 
@@ -383,7 +378,7 @@ async def _retire(connection: Any, agent_id: int, incarnation: str, why: str, no
     await connection.execute(rows.TRIM_RETIRED.format(agent="$1", limit=MAX_RETIRED - 1), agent_id)
 
 
-async def _write_note(connection: Any, model_id: int, entry: Event | Sample) -> None:
+async def _write_entry(connection: Any, model_id: int, entry: Event | Sample) -> None:
     if isinstance(entry, Event):
         await connection.execute(
             "INSERT INTO events (model_id, at, kind, agent, detail) VALUES ($1, $2, $3, $4, $5)",

@@ -1,4 +1,4 @@
-"""Columns and rows that both SQL stores share, and the fold between reading and writing them."""
+"""Columns, rows and statements that both SQL stores share, and the fold between reading and writing."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from fedbandit.wire.settings import ModelSettings
 
 MODEL_COLUMNS = (
     "id, uid, settings, created, version, n_agents, n_uploads, n_bytes, n_obs, reward_sum, reward_sq_sum, "
-    "growth_n, growth_block, growth_previous, growth_most, "
-    "COALESCE((SELECT generation FROM generations WHERE model_id = models.id), 0) AS generation"
+    "growth_n, growth_block, growth_previous, growth_most, generation"
 )
-QUARANTINED = "EXISTS (SELECT 1 FROM quarantined WHERE agent_id = agents.id)"
 AGENT_COLUMNS = (
-    f"name, created, revoked, {QUARANTINED} AS quarantined, last_seen, incarnation, sequence, n_uploads, n_obs, "
+    "name, created, revoked, quarantined, last_seen, incarnation, sequence, n_uploads, n_obs, "
     "reward_sum, n_bytes, growth, growth_most, unsent, model_version"
 )
 LEDGER_COLUMNS = (
     "name, token_hash, revoked, incarnation, sequence, digest, total, n_uploads, n_obs, reward_sum, n_bytes, "
-    f"growth, growth_most, unsent, model_version, last_seen, id, created, {QUARANTINED} AS quarantined"
+    "growth, growth_most, unsent, model_version, last_seen, id, created, quarantined"
 )
 SAMPLE_COLUMNS = "at, version, n_obs, reward_sum, n_uploads, n_bytes, log_det, growth"
 ORDER = {
@@ -45,7 +43,7 @@ Row = Sequence[Any]
 
 @lru_cache(maxsize=1024)
 def settings_of(text: str) -> ModelSettings:
-    """The settings in a model's row; they never change, so each text is read once."""
+    """The settings in a model's row; they never change, so each text is parsed once."""
     return ModelSettings.from_dict(json.loads(text))
 
 
@@ -79,7 +77,9 @@ def ledger_of(rows: Iterable[Row]) -> dict[str, AgentRow]:
     return {agent.name: agent for agent in agents}
 
 
-def lives_to_look_up(batch: Iterable[IncomingUpload], agents: Mapping[str, AgentRow]) -> list[tuple[AgentRow, str]]:
+def incarnations_to_look_up(
+    batch: Iterable[IncomingUpload], agents: Mapping[str, AgentRow]
+) -> list[tuple[AgentRow, str]]:
     """The incarnations in a batch that are not the current one of their agent: they may be retired."""
     found = {
         (upload.agent, upload.incarnation): agents[upload.agent]
@@ -90,7 +90,7 @@ def lives_to_look_up(batch: Iterable[IncomingUpload], agents: Mapping[str, Agent
 
 
 def fold_of(model: Model, packed: bytes, agents: dict[str, AgentRow], retired: Mapping[tuple[str, str], str]) -> Fold:
-    """A fold that begins at what was read."""
+    """A fold that starts from what was read."""
     state = np.frombuffer(packed, dtype="<f8").copy()
     return Fold(model.settings, model.uid, model.version, state, model.growth, agents, retired)
 
@@ -119,7 +119,7 @@ def with_totals(model: Model, packed: bytes) -> Model:
 
 
 def model_values(model: Model, packed: bytes) -> tuple[Any, ...]:
-    """version … growth_most, state: what an exchange changes in a model's row."""
+    """version … generation, state: the columns of a model that change with its state."""
     growth = model.growth
     return (
         model.version,
@@ -132,6 +132,7 @@ def model_values(model: Model, packed: bytes) -> tuple[Any, ...]:
         growth.block,
         growth.previous,
         growth.most,
+        model.generation,
         packed,
     )
 
@@ -187,11 +188,11 @@ def sample_values(sample: Sample) -> tuple[Any, ...]:
 
 
 def corrected(model: Model, packed: bytes) -> Model:
-    """The model after data were taken out or put back, which left these sums."""
+    """The model after data were excluded or included, with the resulting sums."""
     return with_totals(replace(model, version=model.version + 1, generation=model.generation + 1), packed)
 
 
-# -- statements that both dialects understand; {model}, {id} and {empty} are the dialect's place for a value
+# -- statements of both dialects; {model}, {id} and {empty} stand for the dialect's placeholders
 
 CLEAR_AGENT = (
     "UPDATE agents SET incarnation = '', sequence = 0, digest = {empty}, n_uploads = 0, n_obs = 0, reward_sum = 0, "
@@ -201,28 +202,22 @@ TRIM_EVENTS = (
     "DELETE FROM events WHERE model_id = {model} AND id <= "
     "(SELECT id FROM events WHERE model_id = {model} ORDER BY id DESC LIMIT 1 OFFSET {limit})"
 )
-# Sums over no rows are NULL, so each is brought to zero; the last column stays NULL while nobody was heard of.
+# Sums over no rows are NULL and become zero; MAX(last_seen) stays NULL if no agent was seen.
 FLEET = (
     "SELECT COUNT(*), COALESCE(SUM(CASE WHEN last_seen >= {since} THEN 1 ELSE 0 END), 0), "
     "COALESCE(SUM(CASE WHEN last_seen IS NULL THEN 1 ELSE 0 END), 0), "
     "COALESCE(SUM(CASE WHEN revoked THEN 1 ELSE 0 END), 0), "
     "COALESCE(SUM(CASE WHEN unsent > 0 THEN 1 ELSE 0 END), 0), "
     "COALESCE(SUM(unsent), 0), MAX(last_seen), "
-    f"COALESCE(SUM(CASE WHEN {QUARANTINED} THEN 1 ELSE 0 END), 0) FROM agents WHERE model_id = {{model}}"
+    "COALESCE(SUM(CASE WHEN quarantined THEN 1 ELSE 0 END), 0) FROM agents WHERE model_id = {model}"
 )
-COUNTED_SUMS = (
-    f"SELECT total FROM agents WHERE model_id = {{model}} AND total IS NOT NULL AND NOT {QUARANTINED} ORDER BY id"
-)
-SET_GENERATION = (
-    "INSERT INTO generations (model_id, generation) VALUES ({model}, {generation}) "
-    "ON CONFLICT (model_id) DO UPDATE SET generation = excluded.generation"
-)
-# The newest `limit` stay; those of one moment stay together.
+COUNTED_SUMS = "SELECT total FROM agents WHERE model_id = {model} AND total IS NOT NULL AND NOT quarantined ORDER BY id"
+# Keep the newest `limit`, and all with the same time as the oldest of them.
 TRIM_RETIRED = (
     "DELETE FROM retired WHERE agent_id = {agent} AND at < "
     "(SELECT at FROM retired WHERE agent_id = {agent} ORDER BY at DESC LIMIT 1 OFFSET {limit})"
 )
-# When there are too many samples, every second one of the older half goes: recent ones stay dense.
+# Beyond the limit every second sample of the older half is deleted: recent ones stay dense.
 THIN_SAMPLES = (
     "DELETE FROM samples WHERE model_id = {model} AND id IN (SELECT id FROM ("
     "SELECT id, ROW_NUMBER() OVER (ORDER BY id) AS place, COUNT(*) OVER () AS n FROM samples WHERE model_id = {model}"

@@ -1,4 +1,4 @@
-"""The schema as numbered SQL files, one folder per dialect; each store applies what is missing in one transaction."""
+"""The schema as numbered SQL files, one folder per dialect; a store applies missing ones in one transaction."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Migration:
 
 
 def migrations(dialect: str) -> list[Migration]:
-    """All migrations of a dialect, in order; the files are named 0001_what.sql, 0002_what.sql, …"""
+    """All migrations of a dialect, in order; the files are named 0001_schema.sql, 0002_….sql, …"""
     folder = resources.files("fedbandit.service.stores") / "sql" / dialect
     files = sorted((item for item in folder.iterdir() if item.name.endswith(".sql")), key=lambda item: item.name)
     return [Migration(int(item.name[:4]), statements(item.read_text(encoding="utf-8"))) for item in files]
 
 
 def statements(script: str) -> list[str]:
-    """The statements of a script; ours have no semicolon or dashes inside of strings.
+    """The statements of a script without semicolons or dashes inside of strings.
 
     >>> statements("-- a; b\\nCREATE TABLE a (x INTEGER);\\nDROP TABLE a;")
     ['CREATE TABLE a (x INTEGER)', 'DROP TABLE a']
@@ -36,7 +36,7 @@ def statements(script: str) -> list[str]:
 
 
 def missing(dialect: str, version: int) -> list[Migration]:
-    """What a database of this version lacks; `SchemaTooNew` if it is ahead of us."""
+    """The migrations that a database of this version lacks; `SchemaTooNew` if it has a later version."""
     known = migrations(dialect)
     if version > known[-1].number:
         raise SchemaTooNew(

@@ -1,11 +1,11 @@
-"""Put another file into the place of a store, such that a kill at any moment leaves the one or the other.
+"""Replace the file of a store such that a kill at any moment leaves the old store or the new one.
 
 1. The new file is complete and on disk beside the store, as a draft.
-2. The marker is written: from here on the replacement is decided, and whoever opens the directory next completes it.
+2. The marker is written: the replacement is decided, and the next process that opens the directory completes it.
 3. The old file and its log are moved into a directory of their own, and the draft is renamed.
 4. The marker is removed.
 
-A draft without a marker is what an interrupted restore left before it was decided; the next start removes it.
+A draft without a marker is left by a restore that was interrupted before step 2; the next start removes it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ FILE_NAME = "fedbandit.sqlite3"
 DRAFT = f"{FILE_NAME}.part"
 MARKER = "restore.pending"
 MARKER_DRAFT = f"{MARKER}.part"
-FILES = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")  # a log left beside another file would be played into it
+FILES = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")  # a log beside another file would be applied to it
 ASIDE = re.compile(r"before-restore-\d+")
 
 
 def replace_store(directory: Path, copy: Path) -> Path | None:
-    """Replace the store by a copy of `copy`; where the old one went, if there was one. The caller holds the lock."""
+    """Replace the store by a copy of `copy`; the path of the old one, if any. The caller holds the lock."""
     complete_replacement(directory)
     draft = directory / DRAFT
     try:
@@ -41,14 +41,14 @@ def replace_store(directory: Path, copy: Path) -> Path | None:
 
 
 def complete_replacement(directory: Path) -> Path | None:
-    """Complete a replacement that was decided, or remove what one left that was not. The caller holds the lock."""
+    """Complete a replacement that was decided, or remove the files of one that was not. The caller holds the lock."""
     draft, marker = directory / DRAFT, directory / MARKER
     if not marker.exists():
         for leftover in (draft, directory / MARKER_DRAFT):
             leftover.unlink(missing_ok=True)
         return None
     aside = directory / _read_marker(marker)
-    if draft.exists():  # the file in the store's place is the old one, as long as it is there
+    if draft.exists():  # until it is renamed, the current file is the old store
         old = [directory / name for name in FILES if (directory / name).exists()]
         if old:
             aside.mkdir(mode=0o700, exist_ok=True)

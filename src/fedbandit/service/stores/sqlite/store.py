@@ -1,4 +1,4 @@
-"""SQLite in a directory: WAL, synchronous=FULL, one writer thread, and a reader thread for what may take a while."""
+"""SQLite in a directory: WAL, synchronous=FULL, one writer thread and one reader thread."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ from fedbandit.service.stores.base import (
     Role,
     Sample,
 )
-from fedbandit.service.stores.sqlite import transactions as jobs
+from fedbandit.service.stores.sqlite import transactions
 from fedbandit.service.stores.sqlite.replacement import FILE_NAME, complete_replacement
-from fedbandit.service.stores.sqlite.row_cache import RowCache
-from fedbandit.service.stores.sqlite.worker import Job, T, Worker
+from fedbandit.service.stores.sqlite.worker import Worker
 from fedbandit.wire.settings import ModelSettings
 
 LOCK_NAME = "server.lock"
 
 
 class SqliteStore:
-    """One server process on one directory; a second one is refused."""
+    """One server process per directory; a second one is refused."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -43,7 +42,6 @@ class SqliteStore:
         self._lock: int | None = None
         self._writer: Worker | None = None
         self._reader: Worker | None = None
-        self._cache = RowCache()  # the writer's
 
     async def open(self) -> None:
         try:
@@ -83,102 +81,95 @@ class SqliteStore:
             raise StoreUnavailable("the store is not open")
         return self._reader
 
-    async def _change(self, job: Job[T]) -> T:
-        """A write that is no exchange: what is remembered of rows is forgotten first."""
-
-        def run(connection: sqlite3.Connection) -> T:
-            self._cache.clear()
-            return job(connection)
-
-        return await self._write.run(run)
-
     # -- models
 
     async def create(self, settings: ModelSettings, *, uid: str, now: float) -> Model:
-        return await self._change(lambda connection: jobs.create(connection, settings, uid, now))
+        return await self._write.run(lambda connection: transactions.create(connection, settings, uid, now))
 
     async def models(self) -> list[Model]:
-        return await self._read.run(jobs.models)
+        return await self._read.run(transactions.models)
 
     async def load(self, model: str) -> Model:
-        return await self._read.run(lambda connection: jobs.load(connection, model))
+        return await self._read.run(lambda connection: transactions.load(connection, model))
 
     async def state(self, model: str) -> ModelState:
-        return await self._read.run(lambda connection: jobs.state(connection, model))
+        return await self._read.run(lambda connection: transactions.state(connection, model))
 
     async def delete(self, model: str) -> None:
-        await self._change(lambda connection: jobs.delete(connection, model))
+        await self._write.run(lambda connection: transactions.delete(connection, model))
 
     async def merge(self, model: str, batch: Sequence[IncomingUpload], *, now: float) -> MergedBatch:
-        return await self._write.run(lambda connection: jobs.merge(connection, self._cache, model, batch, now))
+        return await self._write.run(lambda connection: transactions.merge(connection, model, batch, now))
 
     # -- agents
 
     async def enroll(self, model: str, agent: str, token_hash: bytes, *, now: float, renew: bool = False) -> None:
-        await self._change(lambda connection: jobs.enroll(connection, model, agent, token_hash, now, renew))
+        await self._write.run(lambda connection: transactions.enroll(connection, model, agent, token_hash, now, renew))
 
     async def agent(self, model: str, agent: str) -> AgentRecord:
-        return await self._read.run(lambda connection: jobs.agent(connection, model, agent))
+        return await self._read.run(lambda connection: transactions.agent(connection, model, agent))
 
     async def agents(self, model: str, query: PageQuery) -> AgentPage:
-        return await self._read.run(lambda connection: jobs.agents(connection, model, query))
+        return await self._read.run(lambda connection: transactions.agents(connection, model, query))
 
     async def fleet(self, model: str, *, since: float) -> FleetSummary:
-        return await self._read.run(lambda connection: jobs.fleet(connection, model, since))
+        return await self._read.run(lambda connection: transactions.fleet(connection, model, since))
 
     async def contribution(self, model: str, agent: str) -> bytes | None:
-        return await self._read.run(lambda connection: jobs.contribution(connection, model, agent))
+        return await self._read.run(lambda connection: transactions.contribution(connection, model, agent))
 
     async def revoke(self, model: str, agent: str, *, now: float) -> None:
-        await self._change(lambda connection: jobs.revoke(connection, model, agent))
+        await self._write.run(lambda connection: transactions.revoke(connection, model, agent))
 
     async def forget(self, model: str, agent: str, *, now: float) -> Model:
-        return await self._change(lambda connection: jobs.forget(connection, model, agent, now))
+        return await self._write.run(lambda connection: transactions.forget(connection, model, agent, now))
 
     async def quarantine(self, model: str, agent: str, *, on: bool, now: float) -> Model:
-        return await self._change(lambda connection: jobs.quarantine(connection, model, agent, on, now))
+        return await self._write.run(lambda connection: transactions.quarantine(connection, model, agent, on))
 
     # -- tokens of people
 
     async def put_token(self, name: str, role: Role, token_hash: bytes, *, now: float, replace: bool = False) -> bool:
-        return await self._change(lambda connection: jobs.put_token(connection, name, role, token_hash, now, replace))
+        return await self._write.run(
+            lambda connection: transactions.put_token(connection, name, role, token_hash, now, replace)
+        )
 
     async def find_token(self, token_hash: bytes) -> Principal | None:
-        return await self._read.run(lambda connection: jobs.find_token(connection, token_hash))
+        return await self._read.run(lambda connection: transactions.find_token(connection, token_hash))
 
     async def tokens(self) -> list[Principal]:
-        return await self._read.run(jobs.tokens)
+        return await self._read.run(transactions.tokens)
 
     async def drop_token(self, name: str) -> bool:
-        return await self._change(lambda connection: jobs.drop_token(connection, name))
+        return await self._write.run(lambda connection: transactions.drop_token(connection, name))
 
     # -- history
 
     async def record(self, notes: Sequence[HistoryEntry]) -> None:
-        await self._write.run(lambda connection: jobs.record(connection, notes))
+        await self._write.run(lambda connection: transactions.record(connection, notes))
 
     async def events(self, model: str, *, limit: int = 100) -> list[Event]:
-        return await self._read.run(lambda connection: jobs.events(connection, model, limit))
+        return await self._read.run(lambda connection: transactions.events(connection, model, limit))
 
     async def samples(self, model: str) -> list[Sample]:
-        return await self._read.run(lambda connection: jobs.samples(connection, model))
+        return await self._read.run(lambda connection: transactions.samples(connection, model))
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection that is durable at each commit and leaves transactions to us."""
+    """A connection that is durable at each commit; transactions are explicit."""
     connection = sqlite3.connect(path, isolation_level=None, timeout=30.0)
     connection.execute("PRAGMA page_size = 16384")  # before WAL: it cannot be changed after
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
-    # The same few rows change all the time: the longer the log, the fewer copies of a page are written back.
+    # The same rows change again and again: with a longer log fewer copies of a page are written back.
     connection.execute("PRAGMA wal_autocheckpoint = 1000")
     return connection
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the schema up to date in one transaction, or leave the file as it is."""
-    with jobs.transaction(connection):
+    """Migrate the schema in one transaction, or leave the file unchanged."""
+    with transactions.transaction(connection):
         connection.execute(schema.VERSION_TABLE)
         row = connection.execute("SELECT version FROM schema_version").fetchone()
         todo = schema.missing("sqlite", 0 if row is None else row[0])
@@ -192,7 +183,7 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def lock_directory(directory: Path) -> int:
-    """The handle of the lock, held until it is unlocked or the process ends, however it ends."""
+    """Lock a data directory until `unlock`, or until the process ends in any way."""
     try:
         return lock(directory / LOCK_NAME)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What the SQLite store does on a connection: plain functions, each one transaction."""
+"""The operations of the SQLite store as functions on a connection, each one transaction."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ from fedbandit.service.stores.base import (
     Role,
     Sample,
 )
-from fedbandit.service.stores.sqlite.row_cache import KnownModel, RowCache
 from fedbandit.wire.settings import ModelSettings
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing, durable at the end."""
+    """Commit at the end, or roll back after an error."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -95,65 +94,50 @@ _SET_AGENT = (
 )
 _SET_MODEL = (
     "UPDATE models SET version = ?, n_uploads = ?, n_bytes = ?, n_obs = ?, reward_sum = ?, reward_sq_sum = ?, "
-    "growth_n = ?, growth_block = ?, growth_previous = ?, growth_most = ?, state = ? WHERE id = ?"
+    "growth_n = ?, growth_block = ?, growth_previous = ?, growth_most = ?, generation = ?, state = ? WHERE id = ?"
 )
 
 
-def merge(
-    connection: sqlite3.Connection, cache: RowCache, model: str, batch: Sequence[IncomingUpload], now: float
-) -> MergedBatch:
-    try:
-        with transaction(connection):
-            return _merge(connection, cache, model, batch, now)
-    except BaseException:
-        cache.clear()  # its rows may be ahead of what is on disk
-        raise
-
-
-def _merge(
-    connection: sqlite3.Connection, cache: RowCache, model: str, batch: Sequence[IncomingUpload], now: float
-) -> MergedBatch:
-    cache.refresh(connection)
-    known = cache.get(model)
-    if known is None:
+def merge(connection: sqlite3.Connection, model: str, batch: Sequence[IncomingUpload], now: float) -> MergedBatch:
+    with transaction(connection):
         row = _model_row(connection, model, ", state")
-        known = cache.put(KnownModel(row[0], rows.model_of(row), row[-1]))
-    fold = _fold(connection, cache, known, batch)
-    outcomes = fold.run(batch, now=now)
-    if fold.n_uploads:
-        known.model, known.packed = rows.folded(known.model, fold)
+        before, packed = rows.model_of(row), row[-1]
+        fold = _fold(connection, row[0], before, packed, batch)
+        outcomes = fold.run(batch, now=now)
+        if not fold.n_uploads:
+            return MergedBatch(before, packed, outcomes, 0)
+        after, packed = rows.folded(before, fold)
         connection.executemany(_SET_AGENT, [rows.agent_values(agent) for agent in fold.changed.values()])
-        lives = {(fold.agents[name].id, life): why for (name, life), why in fold.newly_retired.items()}
-        _retire(connection, lives, now)
-        connection.execute(_SET_MODEL, (*rows.model_values(known.model, known.packed), known.id))
-    return MergedBatch(known.model, known.packed, outcomes, fold.n_uploads)
+        retired = {(fold.agents[name].id, incarnation): why for (name, incarnation), why in fold.newly_retired.items()}
+        _retire(connection, retired, now)
+        connection.execute(_SET_MODEL, (*rows.model_values(after, packed), row[0]))
+    return MergedBatch(after, packed, outcomes, fold.n_uploads)
 
 
-def _fold(connection: sqlite3.Connection, cache: RowCache, known: KnownModel, batch: Sequence[IncomingUpload]) -> Fold:
-    names = {upload.agent for upload in batch}
-    if not names <= known.agents.keys():
-        cache.require_room(known, len(names))
-        unknown = list(names - known.agents.keys())
-        places = ", ".join("?" * len(unknown))
-        query = f"SELECT {rows.LEDGER_COLUMNS} FROM agents WHERE model_id = ? AND name IN ({places})"
-        known.agents.update(rows.ledger_of(connection.execute(query, (known.id, *unknown))))
+def _fold(
+    connection: sqlite3.Connection, model_id: int, model: Model, packed: bytes, batch: Sequence[IncomingUpload]
+) -> Fold:
+    names = list({upload.agent for upload in batch})
+    places = ", ".join("?" * len(names))
+    query = f"SELECT {rows.LEDGER_COLUMNS} FROM agents WHERE model_id = ? AND name IN ({places})"
+    agents = rows.ledger_of(connection.execute(query, (model_id, *names)))
     retired = {}
-    for agent, incarnation in rows.lives_to_look_up(batch, known.agents):
+    for agent, incarnation in rows.incarnations_to_look_up(batch, agents):
         query = "SELECT reason FROM retired WHERE agent_id = ? AND incarnation = ?"
         found = connection.execute(query, (agent.id, incarnation)).fetchone()
         if found is not None:
             retired[agent.name, incarnation] = found[0]
-    return rows.fold_of(known.model, known.packed, known.agents, retired)
+    return rows.fold_of(model, packed, agents, retired)
 
 
-def _retire(connection: sqlite3.Connection, lives: dict[tuple[int, str], str], now: float) -> None:
-    if lives:
+def _retire(connection: sqlite3.Connection, incarnations: dict[tuple[int, str], str], now: float) -> None:
+    if incarnations:
         connection.executemany(
             "INSERT INTO retired (agent_id, incarnation, reason, at) VALUES (?, ?, ?, ?) "
             "ON CONFLICT DO UPDATE SET reason = excluded.reason",
-            [(agent_id, incarnation, why, now) for (agent_id, incarnation), why in lives.items()],
+            [(agent_id, incarnation, why, now) for (agent_id, incarnation), why in incarnations.items()],
         )
-        for agent_id in {agent_id for agent_id, _ in lives}:
+        for agent_id in {agent_id for agent_id, _ in incarnations}:
             connection.execute(rows.TRIM_RETIRED.format(agent="?1", limit=MAX_RETIRED - 1), (agent_id,))
 
 
@@ -218,29 +202,26 @@ def forget(connection: sqlite3.Connection, model: str, agent: str, now: float) -
             _retire(connection, {(agent_id, incarnation): FORGOTTEN}, now)
         connection.execute("UPDATE retired SET reason = ? WHERE agent_id = ?", (FORGOTTEN, agent_id))
         connection.execute(rows.CLEAR_AGENT.format(id="?", empty="x''"), (agent_id,))
-        return _summed_again(connection, row)
+        return _recomputed(connection, row)
 
 
-def quarantine(connection: sqlite3.Connection, model: str, agent: str, on: bool, now: float) -> Model:
+def quarantine(connection: sqlite3.Connection, model: str, agent: str, on: bool) -> Model:
     with transaction(connection):
         row = _model_row(connection, model)
         (agent_id,) = _agent_row(connection, model, agent, "id")
-        if on:
-            change = connection.execute("INSERT INTO quarantined VALUES (?, ?) ON CONFLICT DO NOTHING", (agent_id, now))
-        else:
-            change = connection.execute("DELETE FROM quarantined WHERE agent_id = ?", (agent_id,))
-        return _summed_again(connection, row) if change.rowcount else rows.model_of(row)
+        change = "UPDATE agents SET quarantined = ?1 WHERE id = ?2 AND quarantined <> ?1"
+        is_changed = connection.execute(change, (on, agent_id)).rowcount
+        return _recomputed(connection, row) if is_changed else rows.model_of(row)
 
 
-def _summed_again(connection: sqlite3.Connection, row: rows.Row) -> Model:
-    """The state as λI plus the sums of all agents that count, in the caller's transaction."""
+def _recomputed(connection: sqlite3.Connection, row: rows.Row) -> Model:
+    """Recompute the state as λI plus the sums of all agents not in quarantine, in the caller's transaction."""
     before = rows.model_of(row)
     total = np.frombuffer(before.settings.prior(), dtype="<f8").copy()
     for (packed,) in connection.execute(rows.COUNTED_SUMS.format(model="?"), (row[0],)):
         total += np.frombuffer(packed, dtype="<f8")
     after = rows.corrected(before, total.tobytes())
     connection.execute(_SET_MODEL, (*rows.model_values(after, total.tobytes()), row[0]))
-    connection.execute(rows.SET_GENERATION.format(model="?", generation="?"), (row[0], after.generation))
     return after
 
 

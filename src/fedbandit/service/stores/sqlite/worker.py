@@ -1,4 +1,4 @@
-"""A thread with a database connection of its own: jobs in, awaitable results out, never in the event loop."""
+"""A thread with its own database connection, whose results can be awaited in the event loop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Worker:
         return await future
 
     async def stop(self) -> None:
-        """Finish what is queued, close the connection, end the thread."""
+        """Finish queued jobs, close the connection, end the thread."""
         self._stopped = True
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
@@ -55,7 +55,7 @@ class Worker:
                 problem = StoreUnavailable(f"the database failed: {error}")
             except FedbanditError as error:
                 problem = error
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits the job
+            except Exception as error:  # noqa: BLE001 - raised where the job is awaited
                 problem = error
             loop.call_soon_threadsafe(_settle, future, result, problem)
         if connection is not None:

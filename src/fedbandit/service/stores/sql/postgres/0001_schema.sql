@@ -1,4 +1,4 @@
--- Models, their agents, and who may speak. Sums are random bits: compressing them would be wasted work.
+-- Models, agents and tokens. Sums are not compressed: their bits are close to random.
 CREATE TABLE models (
     id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name TEXT COLLATE "C" NOT NULL UNIQUE,
@@ -6,6 +6,7 @@ CREATE TABLE models (
     settings TEXT NOT NULL,
     created DOUBLE PRECISION NOT NULL,
     version BIGINT NOT NULL DEFAULT 0,
+    generation BIGINT NOT NULL DEFAULT 0, -- changes other than merged uploads
     n_agents BIGINT NOT NULL DEFAULT 0,
     n_uploads BIGINT NOT NULL DEFAULT 0,
     n_bytes BIGINT NOT NULL DEFAULT 0,
@@ -25,6 +26,7 @@ CREATE TABLE agents (
     name TEXT COLLATE "C" NOT NULL,
     token_hash BYTEA NOT NULL UNIQUE,
     revoked BOOLEAN NOT NULL DEFAULT FALSE,
+    quarantined BOOLEAN NOT NULL DEFAULT FALSE,
     created DOUBLE PRECISION NOT NULL,
     last_seen DOUBLE PRECISION,
     incarnation TEXT NOT NULL DEFAULT '',
@@ -46,8 +48,10 @@ CREATE TABLE retired (
     agent_id BIGINT NOT NULL REFERENCES agents (id) ON DELETE CASCADE,
     incarnation TEXT NOT NULL,
     reason TEXT NOT NULL,
+    at DOUBLE PRECISION NOT NULL,
     PRIMARY KEY (agent_id, incarnation)
 );
+CREATE INDEX retired_by_age ON retired (agent_id, at);
 
 CREATE TABLE tokens (
     name TEXT COLLATE "C" PRIMARY KEY,
@@ -58,3 +62,28 @@ CREATE TABLE tokens (
 
 ALTER TABLE models ALTER COLUMN state SET STORAGE EXTERNAL;
 ALTER TABLE agents ALTER COLUMN total SET STORAGE EXTERNAL;
+
+-- Events and a time series, both bounded for each model.
+CREATE TABLE events (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    model_id BIGINT NOT NULL REFERENCES models (id) ON DELETE CASCADE,
+    at DOUBLE PRECISION NOT NULL,
+    kind TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    detail TEXT NOT NULL
+);
+CREATE INDEX events_by_model ON events (model_id, id);
+
+CREATE TABLE samples (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    model_id BIGINT NOT NULL REFERENCES models (id) ON DELETE CASCADE,
+    at DOUBLE PRECISION NOT NULL,
+    version BIGINT NOT NULL,
+    n_obs BIGINT NOT NULL,
+    reward_sum DOUBLE PRECISION NOT NULL,
+    n_uploads BIGINT NOT NULL,
+    n_bytes BIGINT NOT NULL,
+    log_det DOUBLE PRECISION NOT NULL,
+    growth DOUBLE PRECISION NOT NULL
+);
+CREATE INDEX samples_by_model ON samples (model_id, id);

@@ -1,6 +1,6 @@
-"""Exchanges that are answered where their bytes arrive: no client can tell them from those that go through ASGI.
+"""The exchange endpoint behind the real HTTP protocol: responses do not depend on how the bytes of a request arrive.
 
-The server runs in this process, on a real socket, so that each test can see which way a request went.
+The server runs in this process, on a real socket.
 """
 
 import asyncio
@@ -24,7 +24,6 @@ from fedbandit.service.admin import operations
 from fedbandit.service.admin.auth import hash_token
 from fedbandit.service.app import make_app
 from fedbandit.service.container import make_container
-from fedbandit.service.exchange.fast_path import FastPath
 from fedbandit.service.exchange.handler import ExchangeHandler
 from fedbandit.service.process import _config, _listen, connections_of
 from fedbandit.service.settings import ServerSettings
@@ -35,57 +34,37 @@ from fedbandit.wire.settings import ModelSettings
 from tests.service.uploads import incoming, request
 
 LATE_S = 20.0
-LONG_WAY = "Origin: http://elsewhere.example\r\n"  # a browser's; no answer depends on it here
 
 
-class Counting(FastPath):
-    """Which requests took the short way."""
+class ServerThread:
+    """A server in a thread, with its parts accessible."""
 
-    n = 0
-    n_same_head = 0
-
-    def exchange(self, *args):
-        exchange = super().exchange(*args)
-        self.n += exchange is not None
-        return exchange
-
-    def exchange_again(self, *args):
-        exchange = super().exchange_again(*args)
-        self.n += exchange is not None
-        self.n_same_head += exchange is not None
-        return exchange
-
-
-class Place:
-    """A server in a thread, with what it is made of at hand."""
-
-    def __init__(self, *, is_express=True, **settings) -> None:
+    def __init__(self, **settings) -> None:
         self.log = io.BytesIO()
         options = ServerSettings(admin_token="admin-token-of-the-tests", **settings)
         self.store = MemoryStore()
         self.container = make_container(options, make_logger("debug", self.log), store=self.store)
-        self.desk = ExchangeHandler(self.container)
-        self.express = Counting(self.desk, self.container.coordinator)
+        self.handler = ExchangeHandler(self.container)
         self.listener = _listen("127.0.0.1", 0)
         self.connections = connections_of(self.container)
-        app = make_app(self.container, desk=self.desk)
-        self.config = _config(options, app, self.connections, self.express if is_express else None)
-        self.server = uvicorn.Server(self.config)
+        app = make_app(self.container, handler=self.handler)
+        self.config = _config(options, app, self.connections)
+        self.uvicorn = uvicorn.Server(self.config)
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
-        self.server.run(sockets=[self.listener])
+        self.uvicorn.run(sockets=[self.listener])
 
     def start(self) -> None:
         self.thread.start()
         end = time.monotonic() + LATE_S
-        while not self.server.started:
+        while not self.uvicorn.started:
             assert time.monotonic() < end
             time.sleep(0.01)
         self.call(operations.first_admin_token(self.container))
 
     def stop(self) -> None:
-        self.server.should_exit = True
+        self.uvicorn.should_exit = True
         self.thread.join(LATE_S)
 
     @property
@@ -122,9 +101,9 @@ def hang_up():
 class Line:
     """A connection that says what it is told to."""
 
-    def __init__(self, place, token, model="news") -> None:
+    def __init__(self, server, token, model="news") -> None:
         self.token, self.model = token, model
-        self.place = place
+        self.server = server
         self.again()
 
     def again(self):
@@ -132,7 +111,7 @@ class Line:
             OPEN.append(self)
         else:
             self.socket.close()
-        self.socket = socket.create_connection(self.place.listener.getsockname(), timeout=LATE_S)
+        self.socket = socket.create_connection(self.server.listener.getsockname(), timeout=LATE_S)
         self.rest = b""
 
     def message(self, body, *, more="", version="1.1", length=None):
@@ -141,6 +120,11 @@ class Line:
             f"Content-Length: {len(body) if length is None else length}\r\n{more}\r\n"
         )
         return head.encode() + body
+
+    def chunked(self, body):
+        head = self.message(b"", more="Transfer-Encoding: chunked\r\n").replace(b"Content-Length: 0\r\n", b"")
+        chunk = b"%x\r\n" % len(body) + body + b"\r\n" if body else b""
+        return head + chunk + b"0\r\n\r\n"
 
     def send(self, body, **options):
         self.socket.sendall(self.message(body, **options))
@@ -184,26 +168,26 @@ def spoilt(agent, sequence, change):
 
 
 @pytest.fixture(scope="module")
-def place():
-    made = Place(body_timeout_s=1.0, head_timeout_s=0.5)
+def server():
+    made = ServerThread(body_timeout_s=1.0, head_timeout_s=0.5)
     made.start()
     yield made
     made.stop()
 
 
 @pytest.fixture
-def own_place():
+def own_server():
     """For tests after which nothing is as before."""
-    made = Place()
+    made = ServerThread()
     made.start()
     yield made
     made.stop()
 
 
 @pytest.fixture(scope="module")
-def slow_place():
-    """The same without a short way."""
-    made = Place(is_express=False, body_timeout_s=1.0, head_timeout_s=0.5)
+def other_server():
+    """A second server, to compare with."""
+    made = ServerThread(body_timeout_s=1.0, head_timeout_s=0.5)
     made.start()
     yield made
     made.stop()
@@ -239,15 +223,13 @@ BODIES = {
 
 
 @pytest.mark.parametrize("what", BODIES)
-def test_both_ways_answer_alike(place, what):
+def test_whole_and_chunked_bodies_get_the_same_response(server, what):
     answers = []
-    for way, more in (("short", ""), ("long", LONG_WAY)):
-        model = f"{what.replace(' ', '-').replace(chr(39), '')}-{way}"
-        line = place.join("shop", model)
-        assert line.send(body_of("shop", 1))[0] == 200  # by now the connection knows its guest, too
-        before = place.express.n
-        status, headers, body = line.send(BODIES[what]("shop"), more=more)
-        assert place.express.n - before == (way == "short")
+    for is_chunked in (False, True):
+        model = f"{what.replace(' ', '-').replace(chr(39), '')}-{is_chunked}".lower()
+        line = server.join("shop", model)
+        line.socket.sendall((line.chunked if is_chunked else line.message)(BODIES[what]("shop")))
+        status, headers, body = line.answer()
         told = json.loads(body) if status != 200 else codec.decode_reply(body)
         if status == 200:
             assert headers["etag"].startswith(f'"{told.version}-')
@@ -256,64 +238,48 @@ def test_both_ways_answer_alike(place, what):
         else:
             told["message"] = told["message"].replace(model, "")
         del headers["x-request-id"], headers["date"]
-        answers.append((status, headers, told, place.call(place.store.load(model)).n_uploads))
+        answers.append((status, headers, told, server.call(server.store.load(model)).n_uploads))
     assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize("size", [1, 7, 150, 350])
-def test_a_message_may_come_in_pieces(place, size):
-    line = place.join(f"pieces-{size}")
+def test_a_message_may_come_in_pieces(server, size):
+    line = server.join(f"pieces-{size}")
     message = line.message(body_of(f"pieces-{size}", 2))
     line.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    before = place.express.n
     for at in range(0, len(message), size):
         line.socket.sendall(message[at : at + size])
         if at % 50 < size:
             time.sleep(0.002)  # so that not all arrive in one
     status, _, body = line.answer()
     assert (status, codec.decode_reply(body).acknowledged) == (200, 2)
-    assert place.express.n == before + 1
 
 
-def test_a_head_that_was_read_once_is_not_read_again(place):
-    line = place.join("regular")
-    assert line.send(body_of("regular", 2))[0] == 200
-    before = place.express.n_same_head
-    for sequence in range(3, 8):
-        assert codec.decode_reply(line.send(body_of("regular", sequence))[2]).acknowledged == sequence
-    assert place.express.n_same_head == before + 5
-    assert line.send(b"short")[0] == 400  # another length is another head
-    assert line.send(body_of("regular", 8), more="X: y\r\n")[0] == 200
-    assert place.express.n_same_head == before + 5
-    assert line.send(body_of("regular", 9), more="X: y\r\n")[0] == 200
-    assert place.express.n_same_head == before + 6
-
-
-def test_a_head_inside_of_a_body_is_part_of_the_body(place):
+def test_a_head_inside_of_a_body_is_part_of_the_body(server):
     """A refused request whose body, piece by piece, looks like requests that came before."""
-    line = place.join("smuggler")
+    line = server.join("smuggler")
     whole = line.message(body_of("smuggler", 2))
     assert line.send(body_of("smuggler", 2))[0] == 200
     whole_again = line.message(body_of("smuggler", 3))
     assert len(whole_again) == len(whole)
-    line.socket.sendall(line.message(b"", more=LONG_WAY, length=3 * len(whole)).replace(line.token.encode(), b"x" * 43))
+    line.socket.sendall(line.message(b"", length=3 * len(whole)).replace(line.token.encode(), b"x" * 43))
     assert line.answer()[0] == 401  # and its body is yet to come
     for _ in range(3):
         line.socket.sendall(whole_again)
         time.sleep(0.05)
     assert line.send(body_of("smuggler", 3))[0] == 200
-    assert place.call(place.store.agent("news", "smuggler")).n_uploads == 3
+    assert server.call(server.store.agent("news", "smuggler")).n_uploads == 3
 
 
-def test_stray_line_breaks_after_a_body_do_no_harm(place):
-    line = place.join("old-fashioned")
+def test_stray_line_breaks_after_a_body_do_no_harm(server):
+    line = server.join("old-fashioned")
     for sequence in range(2, 6):
         line.socket.sendall(line.message(body_of("old-fashioned", sequence)) + b"\r\n")
         assert line.answer()[0] == 200
 
 
-def test_what_is_pipelined_is_answered_in_order(place):
-    line = place.join("pipe")
+def test_what_is_pipelined_is_answered_in_order(server):
+    line = server.join("pipe")
     line.socket.sendall(b"".join(line.message(body_of("pipe", sequence)) for sequence in range(2, 8)))
     answers = [line.answer() for _ in range(2, 8)]
     assert [codec.decode_reply(body).acknowledged for _, _, body in answers] == list(range(2, 8))
@@ -321,72 +287,71 @@ def test_what_is_pipelined_is_answered_in_order(place):
 
 
 @pytest.mark.parametrize("options", [{"more": "Connection: close\r\n"}, {"version": "1.0"}])
-def test_a_connection_ends_when_the_client_wants_it(place, options):
+def test_a_connection_ends_when_the_client_wants_it(server, options):
     agent = f"ends-{'version' in options}"
-    line = place.join(agent)
+    line = server.join(agent)
     status, headers, _ = line.send(body_of(agent, 2), **options)
     assert (status, headers["connection"]) == (200, "close")
     assert line.is_closed()
 
 
-def test_revoking_is_immediate_on_an_open_connection(place):
-    line = place.join("leaver")
+def test_revoking_is_immediate_on_an_open_connection(server):
+    line = server.join("leaver")
     assert line.send(body_of("leaver", 2))[0] == 200
-    place.call(place.store.revoke("news", "leaver", now=0.0))
+    server.call(server.store.revoke("news", "leaver", now=0.0))
     for _ in range(2):
         status, headers, body = line.send(body_of("leaver", 3))
         assert (status, json.loads(body)["error"]) == (401, "unauthenticated")
         assert "revoked" in json.loads(body)["message"]
         assert headers["www-authenticate"] == "Bearer"
-    assert place.call(place.store.agent("news", "leaver")).n_uploads == 2
+    assert server.call(server.store.agent("news", "leaver")).n_uploads == 2
 
 
-def test_a_replaced_token_opens_nothing_and_the_new_one_does(place):
-    line = place.join("changer")
+def test_a_replaced_token_opens_nothing_and_the_new_one_does(server):
+    line = server.join("changer")
     assert line.send(body_of("changer", 2))[0] == 200
-    new = place.call(operations.add_agent(place.container, "news", "changer", renew=True))
+    new = server.call(operations.add_agent(server.container, "news", "changer", renew=True))
     assert line.send(body_of("changer", 3))[0] == 401
     line.token = new
     assert line.send(body_of("changer", 3))[0] == 200
 
 
-def test_a_token_is_good_for_its_own_model_only(place):
-    line = place.join("local", "here")
-    place.join("other", "there")
+def test_a_token_is_good_for_its_own_model_only(server):
+    line = server.join("local", "here")
+    server.join("other", "there")
     line.model = "there"
     assert line.send(body_of("local", 2))[0] == 403
     line.model = "here"
     assert line.send(body_of("local", 2))[0] == 200
 
 
-def test_a_model_made_anew_with_other_settings(place):
-    line = place.join("phoenix", "ashes")
-    place.call(place.store.delete("ashes"))
+def test_a_model_made_anew_with_other_settings(server):
+    line = server.join("phoenix", "ashes")
+    server.call(server.store.delete("ashes"))
     assert line.send(body_of("phoenix", 2))[0] in (401, 404)
-    place.create("ashes", 4)
-    line.token = place.call(operations.add_agent(place.container, "ashes", "phoenix"))
+    server.create("ashes", 4)
+    line.token = server.call(operations.add_agent(server.container, "ashes", "phoenix"))
     bodies = codec.encode(request(incoming("phoenix", 1, dim=4), dim=4))
     assert line.send(bodies)[0] == 200
 
 
-def test_a_body_that_stops_half_way_is_cut_by_name_and_its_memory_is_free(place):
-    line = place.join("slow")
+def test_a_body_that_stops_half_way_is_cut_by_name_and_its_memory_is_free(server):
+    line = server.join("slow")
     body = body_of("slow", 2)
     line.socket.sendall(line.message(body)[:-10])
     status, headers, told = line.answer()
     assert (status, json.loads(told)["error"], headers["connection"]) == (408, BodyTooSlow.code, "close")
     assert line.is_closed()
-    assert place.container.memory.n_bytes == 0
+    assert server.container.memory.n_bytes == 0
     line.again()
     assert line.send(body)[0] == 200
 
 
-@pytest.mark.parametrize("more", ["", LONG_WAY])
 @pytest.mark.parametrize("size", [200_000, 3_000_000])
-def test_a_client_that_is_still_sending_can_read_why_it_was_refused(place, more, size):
+def test_a_client_that_is_still_sending_can_read_why_it_was_refused(server, size):
     """A closed socket with something unread is reset, and the reset may arrive before the answer is read."""
-    line = place.join(f"talker-{len(more)}-{size}")
-    line.socket.sendall(line.message(b"", more=more, length=size))
+    line = server.join(f"talker-{size}")
+    line.socket.sendall(line.message(b"", length=size))
     for _ in range(0, size, 10_000):
         line.socket.sendall(bytes(10_000))
     status, headers, body = line.answer()
@@ -394,35 +359,34 @@ def test_a_client_that_is_still_sending_can_read_why_it_was_refused(place, more,
     assert line.is_closed()
 
 
-def test_nobody_is_heard_for_ever(place):
-    line = place.join("chatter")
+def test_nobody_is_heard_for_ever(server):
+    line = server.join("chatter")
     line.socket.sendall(line.message(b"", length=1 << 30))
     with pytest.raises(OSError):
         line.socket.sendall(bytes(40_000_000))
 
 
-def test_a_client_that_leaves_in_the_middle_holds_nothing(place):
-    line = place.join("gone")
-    before = place.express.n
+def test_a_client_that_leaves_in_the_middle_holds_nothing(server):
+    line = server.join("gone")
     line.socket.sendall(line.message(body_of("gone", 2))[:-10])
     end = time.monotonic() + LATE_S
-    while place.express.n == before:
+    while not server.container.memory.n_bytes:
         assert time.monotonic() < end
         time.sleep(0.005)
     line.socket.close()
-    while place.container.memory.n_bytes:
+    while server.container.memory.n_bytes:
         assert time.monotonic() < end, "the body's memory was never given back"
         time.sleep(0.005)
-    assert place.call(place.store.agent("news", "gone")).n_uploads == 1
+    assert server.call(server.store.agent("news", "gone")).n_uploads == 1
 
 
-def test_shed_uploads_are_told_when_to_come_back_and_the_connection_stays(place, monkeypatch):
-    line = place.join("crowd")
+def test_shed_uploads_are_told_when_to_come_back_and_the_connection_stays(server, monkeypatch):
+    line = server.join("crowd")
 
-    monkeypatch.setattr(place.container.coordinator, "why_full", lambda model: "too many")
+    monkeypatch.setattr(server.container.coordinator, "overload_reason", lambda model: "too many")
     ids = set()
-    for more in ("", "", "", LONG_WAY):
-        status, headers, body = line.send(body_of("crowd", 2), more=more)
+    for _ in range(4):
+        status, headers, body = line.send(body_of("crowd", 2))
         assert (status, headers["retry-after"], json.loads(body)["error"]) == (503, "1", "overloaded")
         ids.add(headers["x-request-id"])
     assert len(ids) == 4
@@ -432,7 +396,7 @@ def test_shed_uploads_are_told_when_to_come_back_and_the_connection_stays(place,
     line.socket.sendall(pieces[-9:])
     monkeypatch.undo()
     assert line.send(body_of("crowd", 2))[0] == 200
-    monkeypatch.setattr(place.container.coordinator, "why_full", lambda model: "too many")
+    monkeypatch.setattr(server.container.coordinator, "overload_reason", lambda model: "too many")
     status, headers, _ = line.send(body_of("crowd", 3), more="Connection: close\r\n")
     assert (status, headers["connection"]) == (503, "close")
     assert line.is_closed()
@@ -445,13 +409,13 @@ def dribble(line, n_times):
 
 
 @pytest.mark.parametrize("kind", ["head", "shed", "refused"])
-def test_what_stays_half_is_closed_however_it_dribbles(place, monkeypatch, kind):
-    line = place.join(f"half-{kind}")
+def test_what_stays_half_is_closed_however_it_dribbles(server, monkeypatch, kind):
+    line = server.join(f"half-{kind}")
     message = line.message(bytes(10_000))
     if kind == "shed":
-        monkeypatch.setattr(place.container.coordinator, "why_full", lambda model: "too many")
+        monkeypatch.setattr(server.container.coordinator, "overload_reason", lambda model: "too many")
     if kind == "refused":
-        message = message.replace(line.token.encode(), b"x" * 43).replace(b"Host", LONG_WAY.encode() + b"Host")
+        message = message.replace(line.token.encode(), b"x" * 43)
     cut = message.index(b"Host: x") + 7
     line.socket.sendall(message[:cut])
     if kind != "head":
@@ -461,11 +425,11 @@ def test_what_stays_half_is_closed_however_it_dribbles(place, monkeypatch, kind)
         dribble(line, 900)
 
 
-def test_thousands_that_are_shed_make_one_line_a_second(own_place, monkeypatch):
-    place = own_place
-    line = place.join("crowd")
+def test_thousands_that_are_shed_make_one_line_a_second(own_server, monkeypatch):
+    server = own_server
+    line = server.join("crowd")
 
-    monkeypatch.setattr(place.container.coordinator, "why_full", lambda model: "too many")
+    monkeypatch.setattr(server.container.coordinator, "overload_reason", lambda model: "too many")
     for _ in range(50):
         assert line.send(body_of("crowd", 2))[0] == 503
     end = time.monotonic() + LATE_S
@@ -473,25 +437,25 @@ def test_thousands_that_are_shed_make_one_line_a_second(own_place, monkeypatch):
     while told < 50:
         assert time.monotonic() < end
         time.sleep(0.05)
-        entries = [json.loads(text) for text in place.log.getvalue().splitlines()]
-        told = sum(entry["n"] for entry in entries if entry["event"] == "shedding")
+        entries = [json.loads(text) for text in server.log.getvalue().splitlines()]
+        told = sum(entry["n"] for entry in entries if entry["event"] == "load_shedding")
     assert told == 50
     assert sum(entry["event"] == "exchange" for entry in entries) == 1  # the first upload
-    text, _ = place.container.metrics.render()
+    text, _ = server.container.metrics.render()
     assert b'fedbandit_refusals_total{reason="overloaded"} 50.0' in text
     assert b'fedbandit_exchanges_total{model="news",result="refused"} 50.0' in text
 
 
-def test_what_nobody_foresaw_is_answered_and_logged(place, monkeypatch):
-    line = place.join("odd")
+def test_what_nobody_foresaw_is_answered_and_logged(server, monkeypatch):
+    line = server.join("odd")
 
     def broken(*_):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(place.desk, "checked", broken)
+    monkeypatch.setattr(server.handler, "checked", broken)
     status, headers, body = line.send(body_of("odd", 2))
     assert (status, json.loads(body)["error"]) == (500, "internal_error")
-    logged = [json.loads(text) for text in place.log.getvalue().splitlines()]
+    logged = [json.loads(text) for text in server.log.getvalue().splitlines()]
     (told,) = [entry for entry in logged if entry["event"] == "internal_error" and entry["agent"] == "odd"]
     assert told["request"] == headers["x-request-id"]
     assert "planted" in told["exception"]
@@ -499,23 +463,23 @@ def test_what_nobody_foresaw_is_answered_and_logged(place, monkeypatch):
     assert line.send(body_of("odd", 2))[0] == 200
 
 
-def test_an_exchange_leaves_a_line_and_a_count(place):
-    line = place.join("diary", "logged")
+def test_an_exchange_leaves_a_line_and_a_count(server):
+    line = server.join("diary", "logged")
     _, headers, _ = line.send(body_of("diary", 2))
-    entries = [json.loads(text) for text in place.log.getvalue().splitlines()]
+    entries = [json.loads(text) for text in server.log.getvalue().splitlines()]
     (entry,) = [entry for entry in entries if entry.get("request") == headers["x-request-id"]]
     assert entry["event"] == "exchange"
     told = {"model": "logged", "agent": "diary", "sequence": 2, "version": 2, "result": "merged", "status": 200}
     assert told.items() <= entry.items()
-    text, _ = place.container.metrics.render()
+    text, _ = server.container.metrics.render()
     assert b'fedbandit_exchanges_total{model="logged",result="merged"} 2.0' in text
-    assert line.token not in place.log.getvalue().decode()
+    assert line.token not in server.log.getvalue().decode()
 
 
-def test_a_stopping_server_answers_what_it_has_taken(own_place):
-    place = own_place
-    line = place.join("last")
-    merge, taken, go_on = place.store.merge, threading.Event(), threading.Event()
+def test_a_stopping_server_answers_what_it_has_taken(own_server):
+    server = own_server
+    line = server.join("last")
+    merge, taken, go_on = server.store.merge, threading.Event(), threading.Event()
 
     async def slow(*args, **options):
         taken.set()
@@ -523,25 +487,25 @@ def test_a_stopping_server_answers_what_it_has_taken(own_place):
             await asyncio.sleep(0.005)
         return await merge(*args, **options)
 
-    place.store.merge = slow
+    server.store.merge = slow
     line.socket.sendall(line.message(body_of("last", 2)))
     assert taken.wait(LATE_S)
-    place.server.should_exit = True
+    server.uvicorn.should_exit = True
     end = time.monotonic() + LATE_S
-    while any(connection.cycle.keep_alive for connection in list(place.server.server_state.connections)):
+    while any(connection.cycle.keep_alive for connection in list(server.uvicorn.server_state.connections)):
         assert time.monotonic() < end, "the server does not begin to stop"
         time.sleep(0.005)
     go_on.set()
     status, headers, body = line.answer()
     assert (status, headers["connection"], codec.decode_reply(body).acknowledged) == (200, "close", 2)
     assert line.is_closed()
-    place.thread.join(LATE_S)
-    assert not place.thread.is_alive()
+    server.thread.join(LATE_S)
+    assert not server.thread.is_alive()
 
 
-def test_silence_after_an_exchange_ends_a_connection(own_place):
-    own_place.config.timeout_keep_alive = 1
-    line = own_place.join("silent")
+def test_silence_after_an_exchange_ends_a_connection(own_server):
+    own_server.config.timeout_keep_alive = 1
+    line = own_server.join("silent")
     began = time.monotonic()
     while time.monotonic() < began + 1.5:  # busy for longer than the silence may last
         assert line.send(body_of("silent", 1))[0] == 200
@@ -560,7 +524,7 @@ counter = itertools.count()
 
 
 def spoken(kinds, token, model):
-    """The bytes of a conversation; both servers get the very same."""
+    """The bytes of a conversation; both servers get the same."""
     line = Line.__new__(Line)
     line.token, line.model = token, model
     said, sequence = [], 1
@@ -576,8 +540,7 @@ def spoken(kinds, token, model):
         elif kind == "header":
             said.append(line.message(upload, more=f"X-Y: {sequence}\r\n"))
         elif kind == "chunked":
-            head = line.message(b"", more="Transfer-Encoding: chunked\r\n").replace(b"Content-Length: 0\r\n", b"")
-            said.append(head + b"%x\r\n" % len(upload) + upload + b"\r\n0\r\n\r\n")
+            said.append(line.chunked(upload))
         elif kind == "get":
             said.append(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         elif kind == "stranger":
@@ -589,9 +552,9 @@ def spoken(kinds, token, model):
     return b"".join(said)
 
 
-def heard(place, token, model, pieces):
+def heard(server, token, model, pieces):
     """Status and words of every answer, until the server has nothing more to say."""
-    line = Line(place, token, model)
+    line = Line(server, token, model)
     try:
         for piece in (*pieces, GOODBYE):
             line.socket.sendall(piece)
@@ -612,19 +575,15 @@ def heard(place, token, model, pieces):
 
 @settings(max_examples=60, deadline=None)
 @given(kinds=st.lists(KINDS, min_size=1, max_size=9), data=st.data())
-def test_any_conversation_has_the_same_answers(place, slow_place, kinds, data):
+def test_responses_do_not_depend_on_how_a_conversation_is_cut(server, other_server, kinds, data):
     model = f"talk-{next(counter):06}"  # of one length, since cuts are drawn below
     token = "fb_" + model.ljust(40, "t")
-    for each in (place, slow_place):
+    for each in (server, other_server):
         each.create(model, 3)
         each.call(each.store.enroll(model, "shop", hash_token(token), now=0.0))
         assert Line(each, token, model).send(body_of("shop", 1))[0] == 200
     whole = spoken(kinds, token, model)
-    is_whole = data.draw(st.booleans(), label="one message a piece")
-    if is_whole:
-        pieces = [*(spoken([kind], token, model) for kind in kinds), whole]
-    else:
-        cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=12), label="cuts"))
-        pieces = [whole[a:b] for a, b in itertools.pairwise([0, *cuts, len(whole)])]
-    assert heard(place, token, model, pieces) == heard(slow_place, token, model, pieces)
-    assert place.call(place.store.state(model)).packed == slow_place.call(slow_place.store.state(model)).packed
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=12), label="cuts"))
+    pieces = [whole[a:b] for a, b in itertools.pairwise([0, *cuts, len(whole)])]
+    assert heard(server, token, model, [whole]) == heard(other_server, token, model, pieces)
+    assert server.call(server.store.state(model)).packed == other_server.call(other_server.store.state(model)).packed

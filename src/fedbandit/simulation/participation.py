@@ -1,4 +1,4 @@
-"""Who is active at round t: evenly, skewed, in bursts, with outages, in turn, by a list, or in episodes."""
+"""Who is active at round t: evenly, skewed, in bursts, with outages, in turn, in steps, by a list, or in episodes."""
 
 from __future__ import annotations
 
@@ -63,9 +63,21 @@ class RoundRobin:
 
         def draw(n: int) -> Index:
             clock[0] += n
-            return (clock[0] - n + np.arange(n)) % n_agents
+            return in_turn(clock[0] - n, n, n_agents)
 
         return draw
+
+
+@dataclass(frozen=True)
+class Steps(RoundRobin):
+    """Steps of M rounds, in each of which every agent acts once, in order of index: what synchronous systems need."""
+
+    name: ClassVar[str] = "steps"
+
+
+def in_turn(t: int, n: int, n_agents: int) -> Index:
+    """The active agents of rounds t+1 … t+n when all act in turn from the first round on."""
+    return (t + np.arange(n)) % n_agents
 
 
 @dataclass(frozen=True)
@@ -275,7 +287,8 @@ def _numbers(agents: Any) -> tuple[int, ...]:
     return tuple(whole_at_least(agent, 0, "an agent's number") for agent in agents)
 
 
-uniform, zipf, round_robin, bursts, outages, random_episodes = Even, Zipf, RoundRobin, Bursts, Outages, RandomEpisodes
+uniform, zipf, round_robin, steps = Even, Zipf, RoundRobin, Steps
+bursts, outages, random_episodes = Bursts, Outages, RandomEpisodes
 PARTICIPATION: dict[str, Callable[..., Participation]] = {
-    pattern.name: pattern for pattern in (Even, Zipf, RoundRobin, Bursts, Outages, RandomEpisodes)
+    pattern.name: pattern for pattern in (Even, Zipf, RoundRobin, Steps, Bursts, Outages, RandomEpisodes)
 }

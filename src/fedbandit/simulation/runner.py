@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,17 +15,34 @@ from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.messages import Download, Reply, Request, Upload
 from fedbandit.algorithms.rules import LinearRule
 from fedbandit.algorithms.server import BaseServer
+from fedbandit.algorithms.synchronous import SynchronousRule, is_synchronous
 from fedbandit.core.arrays import Vector, is_among, whole_at_least
 from fedbandit.core.decision_sets import Ball, DecisionSet
 from fedbandit.errors import DimensionMismatch, InvalidParameter, MissingExtra
 from fedbandit.simulation.block_checks import BlockChecker, checked_active, checked_theta_star
-from fedbandit.simulation.participation import Participation, as_pattern
+from fedbandit.simulation.participation import Participation, Steps, as_pattern
 from fedbandit.simulation.run_metadata import describe, installed_version, plain_values
+from fedbandit.simulation.synchronous_fleet import SynchronousFleet
 from fedbandit.simulation.trace import Recorder, Trace
 from fedbandit.simulation.worlds import Block, Index, Stream, World, generator
 
 Progress = Callable[[int], None]  # called with the number of rounds played since the last call
 Blocks = Iterator[tuple[Index, Block]]  # rounds with the agents active in them
+
+
+class PlayableFleet(Protocol):
+    """What the loop needs of a fleet; the counts are totals so far."""
+
+    n_up: int
+    n_down: int
+    n_switches: int
+    n_scalars: int
+    n_bytes: int
+
+    @property
+    def dim(self) -> int: ...
+    def begin_round(self, t: int, agent_id: str) -> Any: ...
+    def end_round(self, agent: Any, decision: Decision, reward: float, upload: Any) -> None: ...
 
 
 class SimulatedFleet:
@@ -40,7 +57,11 @@ class SimulatedFleet:
         if getattr(rule, "enrolment", "start") == "start":
             self.server.enroll(str(m) for m in range(n_agents))
         self.agents: dict[str, BaseAgent] = {}
-        self.n_up = self.n_down = self.n_switches = 0
+        self.n_up = self.n_down = self.n_switches = self.n_scalars = self.n_bytes = 0
+
+    @property
+    def dim(self) -> int:
+        return self.rule.dim
 
     def agent(self, agent_id: str) -> BaseAgent:
         """The agent of this name, created and enrolled at first use."""
@@ -67,13 +88,21 @@ class SimulatedFleet:
         requests = deque([request])
         while requests:
             message = requests.popleft()
-            self.n_up += isinstance(message, Upload)
+            self.count(message)
             replies = self.server.receive(message)
             for reply in replies if isinstance(replies, tuple) else (replies,):
-                self.n_down += isinstance(reply, Download)
+                self.count(reply)
                 upload = self.adopt(reply)
                 if upload is not None:
                     requests.append(upload)
+
+    def count(self, message: Request | Reply) -> None:
+        """Count a message that is sent, if it carries statistics."""
+        if isinstance(message, Upload | Download):
+            self.n_up += isinstance(message, Upload)
+            self.n_down += isinstance(message, Download)
+            self.n_scalars += message.n_scalars
+            self.n_bytes += message.n_bytes
 
     def adopt(self, reply: Reply) -> Upload | None:
         """Hand a reply to its agent and count the switches; the upload that is due in turn."""
@@ -85,7 +114,7 @@ class SimulatedFleet:
 
 
 def play_rounds(
-    fleet: SimulatedFleet,
+    fleet: PlayableFleet,
     stream: Stream,
     blocks: Blocks,
     *,
@@ -94,7 +123,7 @@ def play_rounds(
     progress: Progress | None = None,
 ) -> Trace:
     """Play `n_rounds` rounds of Algorithm 1 in plain Python: the one loop of the simulator and of all drivers."""
-    recorder = Recorder(fleet.rule.dim, n_rounds, record)
+    recorder = Recorder(fleet.dim, n_rounds, record)
     regret = reward_sum = 0.0
     t = 0
     for active, block in blocks:
@@ -113,8 +142,8 @@ def play_rounds(
             regret += best - mean
             reward_sum += reward
             choice = -1 if decision.index is None else decision.index
-            totals = (regret, reward_sum, fleet.n_up, fleet.n_down, fleet.n_switches)
-            recorder.note(t, int(active[i]), choice, totals)
+            counts = (fleet.n_up, fleet.n_down, fleet.n_switches, fleet.n_scalars, fleet.n_bytes)
+            recorder.note(t, int(active[i]), choice, (regret, reward_sum, *counts))
         if progress is not None:
             progress(played)
     return recorder.trace()
@@ -163,7 +192,7 @@ def best_mean(decision_set: DecisionSet, theta_star: Vector) -> float:
 
 
 def simulate(
-    rule: Rule,
+    rule: Rule | SynchronousRule,
     world: World,
     *,
     n_agents: int,
@@ -177,9 +206,10 @@ def simulate(
     """Play `n_rounds` rounds of `rule` in `world` and return what happened.
 
     All rules see the same decision sets, noise and active agents for the same seed. `participation` is one of
-    `fb.participation`, or its name. `record` is "log" (about 200
-    rounds), "all" (every round, with choices) or a list of round numbers. `engine` is "reference" (plain Python),
-    "compiled" (machine code, needs `fedbandit[lab]`; same trace, rounding apart) or "auto": compiled where possible.
+    `fb.participation`, or its name; synchronous rules need `fb.participation.steps()`, their default. `record` is
+    "log" (about 200 rounds), "all" (every round, with choices) or a list of round numbers. `engine` is "reference"
+    (plain Python), "compiled" (machine code, needs `fedbandit[lab]`; same trace, rounding apart) or "auto": compiled
+    where possible.
     """
     n_agents, n_rounds = whole_at_least(n_agents, 1, "n_agents"), whole_at_least(n_rounds, 1, "n_rounds")
     seed = whole_at_least(seed, 0, "seed")
@@ -193,7 +223,7 @@ def simulate(
         raise DimensionMismatch(f"expected a rule for the world's {world.dim} features, got one for {rule.dim}")
     if isinstance(rule, LinearRule):
         rule.check_fleet(n_agents)
-    pattern = as_pattern(participation, world)
+    pattern = Steps() if participation is None and is_synchronous(rule) else as_pattern(participation, world)
     run: dict[str, Any] = {"n_agents": n_agents, "n_rounds": n_rounds, "seed": seed, "record": record}
     trace = _played(engine, rule, world, pattern, run, progress)
     about = {"rule": plain_values(rule.to_dict()), "world": describe(world), "participation": describe(pattern)}
@@ -201,7 +231,12 @@ def simulate(
 
 
 def _played(
-    engine: str, rule: Rule, world: World, pattern: Participation, run: dict[str, Any], progress: Progress | None
+    engine: str,
+    rule: Rule | SynchronousRule,
+    world: World,
+    pattern: Participation,
+    run: dict[str, Any],
+    progress: Progress | None,
 ) -> Trace:
     """The trace by machine code where it is asked for, or possible and not declined: the one choice of the engine."""
     if not is_among(engine, ("auto", "reference", "compiled")):
@@ -219,9 +254,16 @@ def _played(
                 raise InvalidParameter(f"the compiled engine cannot play {found}; engine='reference' can") from None
     report.start_again()
     rounds = {key: run[key] for key in ("n_agents", "n_rounds", "seed")}
-    fleet = SimulatedFleet(rule, run["n_agents"])
+    fleet = new_fleet(rule, run["n_agents"])
     stream, blocks = rounds_of(world, pattern, **rounds)
     return play_rounds(fleet, stream, blocks, n_rounds=run["n_rounds"], record=run["record"], progress=report)
+
+
+def new_fleet(rule: Rule | SynchronousRule, n_agents: int) -> PlayableFleet:
+    """The fleet of a rule, synchronous or not."""
+    kind: Any = SynchronousFleet if is_synchronous(rule) else SimulatedFleet
+    fleet: PlayableFleet = kind(rule, n_agents)
+    return fleet
 
 
 class _OnceEach:
@@ -242,4 +284,4 @@ class _OnceEach:
                 self.progress(new)
 
 
-__all__ = ["SimulatedFleet", "play_rounds", "rounds_of", "simulate"]
+__all__ = ["SimulatedFleet", "new_fleet", "play_rounds", "rounds_of", "simulate"]

@@ -98,7 +98,7 @@ class Reader:
 
 def new_log(n: int) -> RoundLog:
     """Totals at zero, and room for blocks of n rounds."""
-    return _log_of(np.zeros(2), np.zeros(3, dtype=np.int64), n)
+    return _log_of(np.zeros(2), np.zeros(4, dtype=np.int64), n)
 
 
 def with_room(log: RoundLog, n: int) -> RoundLog:
@@ -108,4 +108,4 @@ def with_room(log: RoundLog, n: int) -> RoundLog:
 
 def _log_of(sums: Vector, counts: Index, n: int) -> RoundLog:
     choices = np.zeros(n, dtype=np.int64)
-    return RoundLog(sums, counts, choices, np.zeros((n, 2)), np.zeros((n, 3), dtype=np.int64))
+    return RoundLog(sums, counts, choices, np.zeros((n, 2)), np.zeros((n, 4), dtype=np.int64))

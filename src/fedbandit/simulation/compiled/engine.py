@@ -12,6 +12,7 @@ from fedbandit.algorithms.catalog import AnyRule
 from fedbandit.algorithms.dislinucb import DisLinUCB
 from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.algorithms.oful import OFUL
+from fedbandit.algorithms.synchronous import SynchronousRule
 from fedbandit.errors import NotFinite
 from fedbandit.simulation.compiled.blocks import Reader, new_log, obstacle_in, with_room
 from fedbandit.simulation.compiled.fleets import CompiledFleet, compiled_fleet, is_lazy
@@ -24,7 +25,7 @@ from fedbandit.simulation.worlds import Block, Index, Stream, World
 OUR_RULES = (FedLinUCB, OFUL, DisLinUCB, AsyncLinUCB)
 
 
-def has_kernel(rule: Rule) -> TypeGuard[AnyRule]:
+def has_kernel(rule: Rule | SynchronousRule) -> TypeGuard[AnyRule]:
     """Whether a kernel plays this rule; a subclass may do anything, so it does not count. None waits for batches."""
     return type(rule) in OUR_RULES and getattr(rule, "min_upload", 1) == 1
 
@@ -38,7 +39,7 @@ class NotCompiled(Exception):
 
 
 def run_compiled(
-    rule: Rule,
+    rule: Rule | SynchronousRule,
     world: World,
     participation: Participation,
     *,
@@ -84,7 +85,7 @@ def _play_blocks(
         played = min(len(block), n_rounds - t)
         log = with_room(log, len(block))
         play(fleet, reader, reader.offer(active, block), log, played)
-        recorder.note_block(t, active[:played], log.choices, log.sums_at, log.counts_at)
+        recorder.note_block(t, active[:played], log.choices, log.sums_at, fleet.counts(log.counts_at))
         t += played
         report(played)
 

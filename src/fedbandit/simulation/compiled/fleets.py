@@ -13,7 +13,9 @@ from fedbandit.algorithms.async_linucb import AsyncLinUCB
 from fedbandit.algorithms.catalog import AnyRule
 from fedbandit.algorithms.dislinucb import DisLinUCB
 from fedbandit.algorithms.fedlinucb import FedLinUCB
+from fedbandit.algorithms.messages import n_bytes, n_scalars
 from fedbandit.algorithms.oful import OFUL
+from fedbandit.algorithms.synchronous import SCALAR_BYTES
 from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.core.decision_sets import Ball, Width
 from fedbandit.core.ridge import RidgeModel
@@ -25,6 +27,7 @@ from fedbandit.simulation.compiled.lazy import LazyFleet, LazyRule, play_lazy
 from fedbandit.simulation.compiled.radius import terms_of
 from fedbandit.simulation.compiled.round_block import RoundBlock, RoundLog
 from fedbandit.simulation.compiled.sums import Sums
+from fedbandit.simulation.worlds import Index
 
 WORTH_REMEMBERING = 48  # features; with fewer, a score is computed sooner than fetched from memory
 REMEMBERED = 1 << 24  # scores of table rows that a lazy fleet may remember: two numbers each, a quarter of a gigabyte
@@ -36,6 +39,16 @@ class CompiledFleet:
 
     play: Callable[[RoundBlock, RoundLog, int, int], int]
     decide: Callable[[int, Ball], Vector] | None = None  # the decision of agent m on a ball
+    dim: int = 0  # of the statistics that every message carries; 0: the kernel counts the numbers itself
+
+    def counts(self, counts_at: Index) -> Index:
+        """Messages up and down, switches, scalars and bytes, (n, 5), of what a kernel counted, (n, 4)."""
+        scalars = counts_at[:, 3]
+        sizes = scalars, SCALAR_BYTES * scalars
+        if self.dim > 0:
+            messages = counts_at[:, 0] + counts_at[:, 1]
+            sizes = messages * n_scalars(self.dim), messages * n_bytes(self.dim)
+        return np.column_stack((counts_at[:, :3], *sizes))
 
 
 def is_lazy(rule: AnyRule) -> bool:
@@ -108,7 +121,7 @@ def _lazy(rule: FedLinUCB | OFUL, M: int, n_rows: int, on_ball: bool) -> Compile
         fleet.undecided[m] = 0
         return ball.best(model.theta_hat, Width(model.inverse), beta)
 
-    return CompiledFleet(Bound(play_lazy, fleet, numbers), decide)
+    return CompiledFleet(Bound(play_lazy, fleet, numbers), decide, rule.dim)
 
 
 def unpack(packed: Vector, dim: int) -> Matrix:
@@ -198,7 +211,7 @@ def _eager(rule: OFUL, M: int) -> CompiledFleet:
     fleet.sums.Sigma[n_slots] = _packed_prior(rule)
 
     numbers = EagerRule(shared, M, terms_of(rule))
-    return CompiledFleet(Bound(play_eager, fleet, numbers))
+    return CompiledFleet(Bound(play_eager, fleet, numbers), dim=rule.dim)
 
 
 def _dislinucb(rule: DisLinUCB, M: int) -> CompiledFleet:
@@ -214,7 +227,7 @@ def _dislinucb(rule: DisLinUCB, M: int) -> CompiledFleet:
     )
     copy_estimate(fleet.estimates, M, M + 1)
 
-    return CompiledFleet(Bound(play_dislinucb, fleet, DisRule(rule.threshold, terms_of(rule))))
+    return CompiledFleet(Bound(play_dislinucb, fleet, DisRule(rule.threshold, terms_of(rule))), dim=rule.dim)
 
 
 def _async(rule: AsyncLinUCB, M: int) -> CompiledFleet:
@@ -237,4 +250,4 @@ def _async(rule: AsyncLinUCB, M: int) -> CompiledFleet:
     )
 
     numbers = AsyncRule(math.log(rule.gamma_up), math.log(rule.gamma_down), terms_of(rule))
-    return CompiledFleet(Bound(play_async, fleet, numbers))
+    return CompiledFleet(Bound(play_async, fleet, numbers), dim=rule.dim)

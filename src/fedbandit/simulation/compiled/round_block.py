@@ -31,10 +31,10 @@ class RoundLog(NamedTuple):
     """Running totals, and what they were after each round of the block."""
 
     sums: Vector  # regret, reward
-    counts: Index  # messages up, messages down, switches
+    counts: Index  # messages up, messages down, switches, and where messages differ in size the numbers in them
     choices: Index  # (n,)
     sums_at: Matrix  # (n, 2)
-    counts_at: Index  # (n, 3)
+    counts_at: Index  # (n, 4)
 
 
 @inner
@@ -51,5 +51,5 @@ def book(sums: Vector, counts: Index, sums_at: Matrix, counts_at: Index, i: int)
     """Round i is over: note the totals."""
     for j in range(2):
         sums_at[i, j] = sums[j]
-    for j in range(3):
+    for j in range(4):
         counts_at[i, j] = counts[j]

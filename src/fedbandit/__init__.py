@@ -27,7 +27,10 @@ from fedbandit.core.statistics import SufficientStats
 
 if TYPE_CHECKING:
     from fedbandit.algorithms.async_linucb import AsyncLinUCB
+    from fedbandit.algorithms.club import CLUB
+    from fedbandit.algorithms.delb import DELB
     from fedbandit.algorithms.dislinucb import DisLinUCB
+    from fedbandit.algorithms.fedpe import FedPE
     from fedbandit.algorithms.oful import OFUL
     from fedbandit.algorithms.snapshot import load
     from fedbandit.core.features import HashingFeatures, arm_features, block_features
@@ -41,7 +44,10 @@ __version__ = "0.1.0"
 # An agent on a device needs none of these: they are imported when they are first asked for.
 _LAZY = {
     "AsyncLinUCB": "fedbandit.algorithms.async_linucb",
+    "CLUB": "fedbandit.algorithms.club",
+    "DELB": "fedbandit.algorithms.delb",
     "DisLinUCB": "fedbandit.algorithms.dislinucb",
+    "FedPE": "fedbandit.algorithms.fedpe",
     "HashingFeatures": "fedbandit.core.features",
     "LiveAgent": "fedbandit.sdk",
     "OFUL": "fedbandit.algorithms.oful",
@@ -70,6 +76,8 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "CLUB",
+    "DELB",
     "OFUL",
     "AsyncLinUCB",
     "Ball",
@@ -77,6 +85,7 @@ __all__ = [
     "DisLinUCB",
     "Download",
     "FedLinUCB",
+    "FedPE",
     "HashingFeatures",
     "LiveAgent",
     "Poll",

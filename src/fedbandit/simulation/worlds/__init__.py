@@ -27,6 +27,8 @@ from fedbandit.simulation.worlds.base import (
     unit_rows,
     with_noise,
 )
+from fedbandit.simulation.worlds.clusters import Clusters
+from fedbandit.simulation.worlds.fixed import FixedFeatures, FixedSet, FixedStream
 from fedbandit.simulation.worlds.synthetic import Adversarial, Articles, BallWorld, Sphere, Uniform
 
 if TYPE_CHECKING:
@@ -48,8 +50,10 @@ def from_parquet(path: str | Path, **columns: Any) -> DataWorld:
 
 
 uniform, articles, sphere, ball, adversarial = Uniform, Articles, Sphere, BallWorld, Adversarial
+fixed_set, fixed_features, clusters = FixedSet, FixedFeatures, Clusters
 WORLDS: dict[str, Callable[..., World]] = {
-    world.name: world for world in (Uniform, Articles, Sphere, BallWorld, Adversarial)
+    world.name: world
+    for world in (Uniform, Articles, Sphere, BallWorld, Adversarial, FixedSet, FixedFeatures, Clusters)
 }
 
 __all__ = [
@@ -60,7 +64,11 @@ __all__ = [
     "Articles",
     "BallWorld",
     "Block",
+    "Clusters",
     "DrawnStream",
+    "FixedFeatures",
+    "FixedSet",
+    "FixedStream",
     "FromArrays",
     "Index",
     "Sphere",
@@ -72,6 +80,9 @@ __all__ = [
     "ball",
     "block_size",
     "check_numbers",
+    "clusters",
+    "fixed_features",
+    "fixed_set",
     "from_arrays",
     "from_parquet",
     "generator",

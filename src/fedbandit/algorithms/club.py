@@ -28,9 +28,9 @@ from fedbandit.wire.identifiers import check_agent_id
 class CLUB(LinearRule):
     """A graph over users starts random, and loses the edge between users whose estimates differ too much.
 
-    A user is served by the data of its connected component: argmax ⟨w, x⟩ + a √(xᵀΣ⁻¹x log(t+1)) with a = `beta`. An edge
-    (i, l) goes when ‖w_i − w_l‖ > CB_i + CB_l, CB_i = a₂ √((1 + log(1 + T_i))/(1 + T_i)), a₂ = `edge_width`, after T_i
-    rounds of user i. Each pair of users starts with an edge with probability min(1, `density` · log n/n). Every round
+    A user is served by the data of its connected component: argmax ⟨w, x⟩ + a √(xᵀΣ⁻¹x log(t+1)) with a = `beta`. The
+    edge (i, l) is deleted when ‖w_i − w_l‖ > CB_i + CB_l, CB_i = a₂ √((1 + log(1 + T_i))/(1 + T_i)), a₂ = `edge_width`,
+    after T_i rounds of user i. Two users start with an edge with probability min(1, `density` · log n/n). Every round
     costs a download and an upload: the algorithm is central, and a baseline for agents that differ.
     """
 

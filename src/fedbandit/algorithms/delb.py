@@ -23,7 +23,7 @@ MOST_PULLS = 1 << 53
 
 @dataclass(frozen=True, kw_only=True)
 class DELB:
-    """Phase l pulls each action ⌈C 4^l d² log(M T_m) π(x)⌉ times, π a near-G-optimal design on the actions that are left.
+    """Phase l pulls action x ⌈C 4^l d² log(M T_m) π(x)⌉ times, π a near-G-optimal design on the actions that are left.
 
     `n_steps` is T_m, the steps of each agent. `C` = 600 is the paper's constant, with which the first phase ends only
     in very long runs; smaller ones have no proof.
@@ -166,5 +166,5 @@ def equal_blocks(rows: Sequence[int], counts: Sequence[int], n_blocks: int) -> l
         low, high = block * length, (block + 1) * length
         sizes = np.minimum(ends, high) - np.maximum(starts, low)
         inside = np.flatnonzero(sizes > 0)
-        plans.append(PullPlan.of([rows[i] for i in inside], sizes[inside].tolist()))
+        plans.append(PullPlan.of([rows[int(i)] for i in inside], sizes[inside].tolist()))
     return plans

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedbandit.algorithms.planned_pulls import Index, PlannedAgent, PullPlan, from_everybody, names_of
 from fedbandit.algorithms.rules import one_of
 from fedbandit.algorithms.synchronous import StepMessage
-from fedbandit.core.arrays import Matrix, Vector, keep_finite, keep_whole
+from fedbandit.core.arrays import Matrix, keep_finite, keep_whole
 from fedbandit.core.design import multi_agent, spread_rows
 from fedbandit.core.statistics import packed_length
 from fedbandit.errors import DimensionMismatch, InvalidInput, InvalidParameter
@@ -28,7 +28,7 @@ SMALLEST_MEAN = 1e-100  # a mean of zero would hide the direction of its feature
 
 @dataclass(frozen=True, kw_only=True)
 class FedPE:
-    """K arms; agent i has the fixed feature x_{i,a} for arm a, with mean ⟨θ_a, x_{i,a}⟩. Phase p has 2^p pulls per agent.
+    """K arms; agent i has one fixed feature x_{i,a} for arm a, mean ⟨θ_a, x_{i,a}⟩; phase p has 2^p pulls per agent.
 
     `parameters="per-arm"` is the paper's setting: one θ_a for each arm, pulls by the multi-agent G-optimal design.
     `parameters="shared"` has one θ for all arms, and pulls 3d (agent, arm) pairs equally often: the way in which Salgia
@@ -85,7 +85,7 @@ class FedPE:
 
     def phase_length(self, phase: int) -> int:
         """Steps of phase p: 2^p, and as many as rounding up can add."""
-        return 2 ** min(phase, 52) + max(self.n_arms, self.n_pairs if self.parameters == SHARED else 0)
+        return int(2 ** min(phase, 52)) + max(self.n_arms, self.n_pairs if self.parameters == SHARED else 0)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values with the algorithm's name."""
@@ -157,9 +157,7 @@ class FedPEAgent(PlannedAgent):
         allocation = cast(Allocation, reply)
         self.phase += 1
         n_idle = self.rule.phase_length(self.phase) - int(allocation.counts.sum())
-        self.follow(
-            PullPlan.of(allocation.arms.tolist(), allocation.counts.tolist(), filler=(self.best_arm, n_idle))
-        )
+        self.follow(PullPlan.of(allocation.arms.tolist(), allocation.counts.tolist(), filler=(self.best_arm, n_idle)))
         return None
 
     def _drop_arms(self, estimates: GlobalEstimates) -> None:

@@ -1,7 +1,7 @@
 """Optimal designs: how often to pull which action so that every mean is known well.
 
-For weights π over rows x, V(π) = Σ π(x) x xᵀ. A G-optimal design minimises max ‖x‖²_{V(π)⁻¹}; by Kiefer and Wolfowitz it
-maximises log det V(π) too, and the minimum is the rank of the rows.
+For weights π over rows x, V(π) = Σ π(x) x xᵀ. A G-optimal design minimises max ‖x‖²_{V(π)⁻¹}; by Kiefer and Wolfowitz
+it maximises log det V(π) too, and the minimum is the rank of the rows.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def multi_agent(E: NDArray[np.float64], active: NDArray[np.bool_], *, sweeps: in
     `E` is (M, K, d), the direction e of each arm at each agent, and `active` (M, K). By block-coordinate ascent, one
     agent after another, until Σ_i max_a ‖e‖²_{V_a⁻¹} is within `excess` of its minimum, at most `sweeps` times.
 
-    With G_a = ‖e‖²_{V_a⁻¹} the objective of one agent is Σ_a log(1 + (π'(a) − π(a)) G_a), whose maximum over the simplex
-    is the projection of π(a) − 1/G_a onto it.
+    With G_a = ‖e‖²_{V_a⁻¹} the objective of one agent is Σ_a log(1 + (π'(a) − π(a)) G_a), whose maximum over the
+    simplex is the projection of π(a) − 1/G_a onto it.
     """
     if E.ndim != 3 or active.shape != E.shape[:2] or not active.any(axis=1).all():
         raise InvalidInput(f"expected directions (M, K, d) and an active arm for each agent, got shape {E.shape}")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedbandit.core.arrays import Matrix, Vector, keep_finite
 from fedbandit.errors import InvalidParameter
@@ -43,7 +42,7 @@ class FixedSet:
 
     @property
     def block_rounds(self) -> int:
-        return block_size(self.n_actions)
+        return 4096  # only noise is drawn
 
     def stream(self, seed: np.random.SeedSequence) -> FixedStream:
         """One seeded run."""
@@ -86,7 +85,7 @@ class FixedFeatures:
 
     @property
     def block_rounds(self) -> int:
-        return block_size(self.dim * self.n_actions)
+        return block_size(self.n_actions)
 
     def stream(self, seed: np.random.SeedSequence) -> Stream:
         """One seeded run."""
@@ -95,8 +94,9 @@ class FixedFeatures:
         known = _Features(self, features, thetas)
 
         def make(_: np.random.Generator, active: Index) -> Block:
-            X, means = known.up_to(int(active.max()))
-            return Block(np.empty(0), means[active], X[active])
+            table, means = known.up_to(int(active.max()))
+            rows = active[:, None] * self.n_actions + np.arange(self.n_actions)
+            return Block(np.empty(0), means[active], table=table, rows=rows)
 
         return DrawnStream(thetas[0] if self.shared else None, generator(features), generator(noise), self.noise, make)
 
@@ -106,16 +106,17 @@ class _Features:
 
     def __init__(self, world: FixedFeatures, seed: np.random.SeedSequence, thetas: Matrix) -> None:
         self.world, self.seed, self.thetas = world, seed, thetas
-        self.X: NDArray[np.float64] = np.empty((0, world.n_actions, world.dim))
+        self.table: Matrix = np.empty((0, world.dim))
         self.means: Matrix = np.empty((0, world.n_actions))
 
-    def up_to(self, agent: int) -> tuple[NDArray[np.float64], Matrix]:
-        """Features (n, K, d) and means (n, K) of agents 0 … n − 1, with n > agent."""
-        if agent >= len(self.X):
-            new = [self._draw(m) for m in range(len(self.X), agent + 1)]
-            self.X = np.concatenate([self.X, np.stack(new)])
-            self.means = np.einsum("ikd,kd->ik", self.X, np.broadcast_to(self.thetas, self.X.shape[1:]))
-        return self.X, self.means
+    def up_to(self, agent: int) -> tuple[Matrix, Matrix]:
+        """Features (n·K, d) and means (n, K) of agents 0 … n − 1, with n > agent."""
+        if agent >= len(self.means):
+            new = [self._draw(m) for m in range(len(self.means), agent + 1)]
+            self.table = np.concatenate([self.table, *new])
+            means = [np.einsum("kd,kd->k", X, np.broadcast_to(self.thetas, X.shape)) for X in new]
+            self.means = np.concatenate([self.means, np.stack(means)])
+        return self.table, self.means
 
     def _draw(self, agent: int) -> Matrix:
         own = np.random.SeedSequence(self.seed.entropy, spawn_key=(*self.seed.spawn_key, agent))

@@ -18,6 +18,9 @@ ALGORITHMS: Registry[Algorithm] = Registry(
         "dislinucb": "fedbandit.algorithms.dislinucb:DISLINUCB",
         "oful-shared": "fedbandit.algorithms.oful:OFUL_SHARED",
         "oful-independent": "fedbandit.algorithms.oful:OFUL_INDEPENDENT",
+        "delb": "fedbandit.algorithms.delb:ENTRY",
+        "fedpe": "fedbandit.algorithms.fedpe:ENTRY",
+        "club": "fedbandit.algorithms.club:ENTRY",
     },
     group="fedbandit.algorithms",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from fedbandit.core.arrays import Matrix, Vector, keep_finite, keep_whole
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.errors import InvalidParameter
+from fedbandit.registry import Algorithm, option
 from fedbandit.wire.identifiers import check_agent_id
 
 
@@ -34,8 +35,8 @@ class CLUB(LinearRule):
     costs a download and an upload: the algorithm is central, and a baseline for agents that differ.
     """
 
-    edge_width: float = 1.0
-    density: float = 3.0
+    edge_width: float = field(default=1.0, metadata=option("a₂, how far estimates of users with an edge may differ"))
+    density: float = field(default=3.0, metadata=option("edges at the start, in units of log n/n"))
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -232,3 +233,6 @@ def edge_bound(n_rounds: NDArray[Any], width: float) -> Vector:
     """CB = a₂ √((1 + log(1 + T))/(1 + T)) after T rounds of a user."""
     n = np.asarray(n_rounds, dtype=np.float64)
     return np.asarray(width * np.sqrt((1.0 + np.log1p(n)) / (1.0 + n)))
+
+
+ENTRY = Algorithm(name="club", rule=CLUB, traits=frozenset({"any-time", "any-rows", "scores", "ridge", "uploads"}))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedbandit.algorithms.planned_pulls import Index, PlannedAgent, PullPlan, from_everybody, names_of
+from fedbandit.algorithms.planned_pulls import Index, PlannedAgent, PullPlan, from_everybody, names_of, steps_of
 from fedbandit.algorithms.synchronous import StepMessage
 from fedbandit.core.arrays import Matrix, Vector, as_matrix, finite, frozen, keep_finite, keep_whole
 from fedbandit.core.design import g_optimal
 from fedbandit.errors import InvalidParameter
+from fedbandit.registry import Algorithm, option
 from fedbandit.wire.identifiers import check_agent_id
 
 RELATIVE_ZERO = 1e-10  # eigenvalues this small beside the largest belong to directions that nobody pulled
@@ -33,8 +34,8 @@ class DELB:
     needs_fixed_actions: ClassVar[bool] = True  # the server is told the action set before the first step
 
     dim: int
-    n_steps: int
-    C: float = 600.0
+    n_steps: int = field(metadata=option("steps of each agent, T_m", default=steps_of, default_help="rounds / agents"))
+    C: float = field(default=600.0, metadata=option("multiplies the pulls of a phase", letter="C"))
 
     def __post_init__(self) -> None:
         keep_whole(self, "dim", 1)
@@ -168,3 +169,6 @@ def equal_blocks(rows: Sequence[int], counts: Sequence[int], n_blocks: int) -> l
         inside = np.flatnonzero(sizes > 0)
         plans.append(PullPlan.of([rows[int(i)] for i in inside], sizes[inside].tolist()))
     return plans
+
+
+ENTRY = Algorithm(name="delb", rule=DELB, example={"n_steps": 100, "C": 0.1}, traits=frozenset())

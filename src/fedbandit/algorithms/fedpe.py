@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbandit.algorithms.planned_pulls import Index, PlannedAgent, PullPlan, from_everybody, names_of
+from fedbandit.algorithms.planned_pulls import Index, PlannedAgent, PullPlan, from_everybody, names_of, steps_of
 from fedbandit.algorithms.rules import one_of
 from fedbandit.algorithms.synchronous import StepMessage
 from fedbandit.core.arrays import Matrix, keep_finite, keep_whole
 from fedbandit.core.design import multi_agent, spread_rows
 from fedbandit.core.statistics import packed_length
 from fedbandit.errors import DimensionMismatch, InvalidInput, InvalidParameter
+from fedbandit.registry import Algorithm, RunSizes, option
 from fedbandit.wire.identifiers import check_agent_id
 
 PER_ARM, SHARED = "per-arm", "shared"
 RELATIVE_ZERO = 1e-10  # eigenvalues this small beside the largest belong to directions that nobody pulled
 PAIRS_PER_DIMENSION = 3  # of the pooled design
 SMALLEST_MEAN = 1e-100  # a mean of zero would hide the direction of its feature
+
+
+def _arms(sizes: RunSizes) -> int | None:
+    return sizes.n_actions or None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +44,14 @@ class FedPE:
     synchronous: ClassVar[bool] = True
 
     dim: int
-    n_arms: int
-    n_agents: int
-    n_steps: int
-    parameters: str = PER_ARM
-    shortest: float = 0.5
+    n_arms: int = field(metadata=option("number of arms K", default=_arms, default_help="the world's actions"))
+    n_steps: int = field(metadata=option("steps of each agent, T_m", default=steps_of, default_help="rounds / agents"))
+    parameters: str = field(default=PER_ARM, metadata=option("'per-arm' (a θ for each arm) or 'shared' (one θ)"))
+    shortest: float = field(default=0.5, metadata=option("lower bound on the length of features"))
     delta: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("dim", "n_arms", "n_agents", "n_steps"):
+        for name in ("dim", "n_arms", "n_steps"):
             keep_whole(self, name, 1)
         one_of(self.parameters, (PER_ARM, SHARED), "parameters")
         keep_finite(self, "shortest", 0.0, strictly=True)
@@ -68,10 +72,9 @@ class FedPE:
         """H: phases of 2, 4, 8, … pulls that `n_steps` steps can begin."""
         return max(1, math.ceil(math.log2(self.n_steps)))
 
-    @cached_property
-    def confidence(self) -> float:
+    def confidence(self, n_agents: int) -> float:
         """c = min(2 log(2MKH/δ), 2 log(KH/δ) + d log k₀ + d): the squared width in units of ‖x‖²_V/ℓ²."""
-        union = 2.0 * math.log(2.0 * self.n_agents * self.n_arms * self.n_phases / self.delta)
+        union = 2.0 * math.log(2.0 * n_agents * self.n_arms * self.n_phases / self.delta)
         covering = 2.0 * math.log(self.n_arms * self.n_phases / self.delta) + self.dim
         tenths = 10
         while tenths / 10 * self.dim < covering + self.dim * math.log(tenths / 10):
@@ -89,7 +92,7 @@ class FedPE:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values with the algorithm's name."""
-        return {"algorithm": "FedPE", **{field.name: getattr(self, field.name) for field in fields(self)}}
+        return {"algorithm": "FedPE", **{one.name: getattr(self, one.name) for one in fields(self)}}
 
 
 @dataclass(frozen=True)
@@ -101,11 +104,11 @@ class LocalEstimates(StepMessage):
 
 @dataclass(frozen=True)
 class GlobalEstimates(StepMessage):
-    """θ_a and V_a of the arms that are active anywhere; of one entry for all arms where θ is shared."""
+    """θ_a and c V_a of the arms that are active anywhere; one entry for all arms where θ is shared."""
 
     arms: Index  # (n,)
     theta: Matrix  # (n, d)
-    V: NDArray[np.float64]  # (n, d, d)
+    squares: NDArray[np.float64]  # (n, d, d), c V_a
 
 
 @dataclass(frozen=True)
@@ -165,8 +168,8 @@ class FedPEAgent(PlannedAgent):
         at = np.searchsorted(estimates.arms, self.active) if self.rule.parameters == PER_ARM else self.active * 0
         x = cast(Matrix, self.features)[self.active]
         means = np.einsum("ij,ij->i", estimates.theta[at], x)
-        squares = np.maximum(np.einsum("ij,ijk,ik->i", x, estimates.V[at], x), 0.0)
-        widths = np.sqrt(self.rule.confidence * squares) / self.rule.shortest
+        squares = np.maximum(np.einsum("ij,ijk,ik->i", x, estimates.squares[at], x), 0.0)
+        widths = np.sqrt(squares) / self.rule.shortest
         self.best_arm = int(self.active[np.argmax(means)])
         self.active = self.active[means + widths >= (means - widths).max()]
         self.model_version += 1
@@ -180,19 +183,20 @@ class FedPEServer:
         self.rule = rule
         self.phase = 0
         self.names: list[str] = []
-        shape = (rule.n_agents, rule.n_arms)
-        self.directions: NDArray[np.float64] = np.zeros((*shape, rule.dim))  # e, known from what agents send at first
-        self.active: NDArray[np.bool_] = np.ones(shape, dtype=bool)
-        self.counts: Index = np.ones(shape, dtype=np.int64)  # pulls of the phase that goes on; at first one each
+        self.confidence = 0.0  # c
+        self.directions: NDArray[np.float64] = np.zeros((0, 0, 0))  # e, known from what agents send at first
+        self.active: NDArray[np.bool_] = np.zeros((0, 0), dtype=bool)
+        self.counts: Index = np.zeros((0, 0), dtype=np.int64)  # pulls of the phase that goes on
         self.n_pairs_allocated = 0  # entries of all allocations so far
 
     def enroll(self, agent_ids: Iterable[str]) -> None:
         """All agents, in order of index."""
         self.names = names_of(agent_ids)
-        if len(self.names) != self.rule.n_agents:
-            raise InvalidParameter(
-                f"FedPE was made for n_agents = {self.rule.n_agents}, the fleet has {len(self.names)}"
-            )
+        shape = (len(self.names), self.rule.n_arms)
+        self.confidence = self.rule.confidence(len(self.names))
+        self.directions = np.zeros((*shape, self.rule.dim))
+        self.active = np.ones(shape, dtype=bool)
+        self.counts = np.ones(shape, dtype=np.int64)
 
     def begin(self) -> Sequence[StepMessage]:
         """Nothing: every agent pulls each arm once."""
@@ -228,7 +232,7 @@ class FedPEServer:
         V = np.linalg.pinv(grams[arms], rcond=RELATIVE_ZERO, hermitian=True)
         theta = np.einsum("ajk,ak->aj", V, moments[arms])
         size = len(arms) * (self.rule.dim + packed_length(self.rule.dim))
-        return [GlobalEstimates(name, size, arms, theta, V) for name in self.names]
+        return [GlobalEstimates(name, size, arms, theta, self.confidence * V) for name in self.names]
 
     def _allocated(self) -> Sequence[Allocation]:
         self.phase += 1
@@ -251,3 +255,12 @@ class FedPEServer:
         counts = np.zeros_like(self.counts)
         counts[agents[chosen], arms[chosen]] = -(-(2 ** min(self.phase, 52)) // len(chosen))
         return counts
+
+
+ENTRY = Algorithm(
+    name="fedpe",
+    rule=FedPE,
+    example={"n_arms": 4, "n_steps": 100},
+    variants={"shared": {"parameters": SHARED}},
+    traits=frozenset(),
+)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedbandit.algorithms.synchronous import StepMessage, SynchronousAgent
 from fedbandit.core.arrays import Matrix, Vector, frozen
 from fedbandit.errors import DimensionMismatch, InvalidInput
+from fedbandit.registry import RunSizes
 
 Index = NDArray[np.int64]
 MOST_PULLS = 1 << 53  # of one entry; more steps than any run has
@@ -115,6 +116,11 @@ class PlannedAgent(SynchronousAgent):
     def end_step(self) -> StepMessage | None:
         """Nothing while the plan goes on."""
         return self._report() if self._entry == len(self.plan.rows) else None
+
+
+def steps_of(sizes: RunSizes) -> int:
+    """T_m, the steps of each agent in a run of this size."""
+    return max(1, sizes.n_rounds // sizes.n_agents)
 
 
 def names_of(agent_ids: Iterable[str]) -> list[str]:

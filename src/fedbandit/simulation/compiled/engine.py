@@ -9,6 +9,7 @@ from typing import TypeGuard
 from fedbandit.algorithms.async_linucb import AsyncLinUCB
 from fedbandit.algorithms.base import Rule
 from fedbandit.algorithms.catalog import AnyRule
+from fedbandit.algorithms.dcb import DCB
 from fedbandit.algorithms.dislinucb import DisLinUCB
 from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.algorithms.oful import OFUL
@@ -22,10 +23,10 @@ from fedbandit.simulation.runner import rounds_of
 from fedbandit.simulation.trace import Recorder, Trace
 from fedbandit.simulation.worlds import Block, Index, Stream, World
 
-OUR_RULES = (FedLinUCB, OFUL, DisLinUCB, AsyncLinUCB)
+OUR_RULES = (FedLinUCB, OFUL, DisLinUCB, AsyncLinUCB, DCB)
 
 
-def has_kernel(rule: Rule | SynchronousRule) -> TypeGuard[AnyRule]:
+def has_kernel(rule: Rule | SynchronousRule) -> TypeGuard[AnyRule | DCB]:
     """Whether a kernel plays this rule; a subclass may do anything, so it does not count. None waits for batches."""
     return type(rule) in OUR_RULES and getattr(rule, "min_upload", 1) == 1
 
@@ -62,7 +63,7 @@ def run_compiled(
 
 
 def _play_blocks(
-    rule: AnyRule,
+    rule: AnyRule | DCB,
     recorder: Recorder,
     stream: Stream,
     blocks: Iterator[tuple[Index, Block]],

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedbandit.algorithms.async_linucb import AsyncLinUCB
 from fedbandit.algorithms.catalog import AnyRule
+from fedbandit.algorithms.dcb import DCB
 from fedbandit.algorithms.dislinucb import DisLinUCB
 from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.algorithms.messages import n_bytes, n_scalars
@@ -21,6 +22,7 @@ from fedbandit.core.decision_sets import Ball, Width
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats, packed_length
 from fedbandit.simulation.compiled.async_linucb import AsyncFleet, AsyncRule, play_async
+from fedbandit.simulation.compiled.dcb import DCBKernel
 from fedbandit.simulation.compiled.dislinucb import DisFleet, DisRule, play_dislinucb
 from fedbandit.simulation.compiled.eager import EagerFleet, EagerRule, Estimates, copy_estimate, play_eager
 from fedbandit.simulation.compiled.lazy import LazyFleet, LazyRule, play_lazy
@@ -51,15 +53,17 @@ class CompiledFleet:
         return np.column_stack((counts_at[:, :3], *sizes))
 
 
-def is_lazy(rule: AnyRule) -> bool:
+def is_lazy(rule: AnyRule | DCB) -> bool:
     """Whether the policy changes only at an exchange, or at a rare switch."""
     return isinstance(rule, FedLinUCB) or (isinstance(rule, OFUL) and rule.switching is not None)
 
 
-def compiled_fleet(rule: AnyRule, n_agents: int, *, n_rows: int, on_ball: bool) -> CompiledFleet:
+def compiled_fleet(rule: AnyRule | DCB, n_agents: int, *, n_rows: int, on_ball: bool) -> CompiledFleet:
     """A fresh fleet; `n_rows` is the size of the table its actions come from, 0 if there is none."""
     if isinstance(rule, FedLinUCB) or (isinstance(rule, OFUL) and is_lazy(rule)):
         return _lazy(rule, n_agents, n_rows, on_ball)
+    if isinstance(rule, DCB):
+        return _dcb(rule, n_agents)
     if isinstance(rule, OFUL):
         return _eager(rule, n_agents)
     return _dislinucb(rule, n_agents) if isinstance(rule, DisLinUCB) else _async(rule, n_agents)
@@ -228,6 +232,10 @@ def _dislinucb(rule: DisLinUCB, M: int) -> CompiledFleet:
     copy_estimate(fleet.estimates, M, M + 1)
 
     return CompiledFleet(Bound(play_dislinucb, fleet, DisRule(rule.threshold, terms_of(rule))), dim=rule.dim)
+
+
+def _dcb(rule: DCB, M: int) -> CompiledFleet:
+    return CompiledFleet(DCBKernel(rule, M))
 
 
 def _async(rule: AsyncLinUCB, M: int) -> CompiledFleet:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedbandit as fb
-from fedbandit.algorithms.dcb import DCB, DCBAgent, FleetSize, buffer_limit, unpacked
+from fedbandit.algorithms.dcb import DCB, DCBAgent, FleetMembers, buffer_limit, unpacked
 from fedbandit.errors import InvalidInput, InvalidParameter, ProtocolError
 from fedbandit.simulation.runner import new_fleet
 from tests.simulation.engines import assert_same_trace, both_engines
@@ -141,9 +141,9 @@ def test_other_radii_are_refused():
 def test_messages_out_of_step_are_named_errors():
     rule = DCB(dim=2, beta=0.5)
     agent = DCBAgent(rule, "a", "x")
-    with pytest.raises(ProtocolError, match="fleet's size"):
+    with pytest.raises(ProtocolError, match="not told its fleet"):
         agent.end_step()
-    agent.adopt(FleetSize("a", 0, 2))
+    agent.adopt(FleetMembers("a", 0, ("a", "b")))
     empty = agent.end_step()
     with pytest.raises(ProtocolError, match="has not acted"):
         agent.adopt(empty)

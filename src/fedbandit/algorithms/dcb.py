@@ -76,10 +76,10 @@ def buffer_limit(step: int, n_agents: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class FleetSize(StepMessage):
-    """Told to every agent before the first step: M, which the delay and the weight depend on."""
+class FleetMembers(StepMessage):
+    """Told to every agent before the first step; the delay and the weight of a pair depend on M."""
 
-    n_agents: int
+    agent_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,13 +120,13 @@ class DCBAgent(SynchronousAgent):
     def end_step(self) -> StepMessage | None:
         """The buffer as it was when the step began."""
         if self.n_agents == 0:
-            raise ProtocolError(f"agent {self.agent_id!r} was not told the fleet's size: deliver server.begin() first")
+            raise ProtocolError(f"agent {self.agent_id!r} was not told its fleet: deliver server.begin() first")
         return BufferMessage(self.agent_id, self.buffer.size, self.buffer)
 
     def adopt(self, reply: StepMessage) -> StepMessage | None:
         """Average with a peer's buffer, append the new pair, and activate what has waited long enough."""
-        if isinstance(reply, FleetSize):
-            self.n_agents = reply.n_agents
+        if isinstance(reply, FleetMembers):
+            self.n_agents = len(reply.agent_ids)
             return None
         if not isinstance(reply, BufferMessage):
             raise InvalidInput(f"expected the buffer of a peer, got {type(reply).__name__}")
@@ -151,7 +151,11 @@ class DCBAgent(SynchronousAgent):
         if self._new is None:
             raise ProtocolError(f"agent {self.agent_id!r} has not acted in this step")
         new, self._new = self._new, None
-        return self.rule.weight(self.n_agents) * new
+        return self._weight() * new
+
+    def _weight(self) -> float:
+        """s, the weight of a new pair."""
+        return self.rule.weight(self.n_agents)
 
     def _activate(self, pairs: Matrix) -> None:
         for pair in pairs:
@@ -176,8 +180,8 @@ class DCBMeetings:
         self.ids = list(agent_ids)
 
     def begin(self) -> Sequence[StepMessage]:
-        """Tell everybody M."""
-        return [FleetSize(agent_id, 0, len(self.ids)) for agent_id in self.ids]
+        """Tell everybody who is in the fleet: settings, which count as no numbers."""
+        return [FleetMembers(agent_id, 0, tuple(self.ids)) for agent_id in self.ids]
 
     def end_step(self, messages: Mapping[str, StepMessage]) -> Sequence[StepMessage]:
         """Agent i gets the buffer of agent σ(i), σ a new permutation."""

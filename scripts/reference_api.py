@@ -40,7 +40,7 @@ The examples on these pages are doctests and run with the tests. *Errors* lists 
 objects whose class the source does not show are not followed.
 """
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Algorithms": ("FedLinUCB", "AsyncLinUCB", "DisLinUCB", "OFUL"),
+    "Algorithms": ("FedLinUCB", "AsyncLinUCB", "DisLinUCB", "OFUL", "DCB", "DCCB"),
     "Decisions and messages": ("Decision", "Upload", "Download", "Pull", "Poll", "Receipt"),
     "Live": ("connect", "LiveAgent"),
     "Features and decision sets": ("block_features", "arm_features", "HashingFeatures", "Ball"),

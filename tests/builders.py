@@ -18,7 +18,6 @@ from fedbandit.simulation.runner import SimulatedFleet
 EXAMPLES: dict[str, tuple[Algorithm, dict[str, Any]]] = {
     name: (entry, numbers) for entry in ALGORITHMS.usable().values() for name, numbers in entry.examples.items()
 }
-RULE_NAMES = tuple(EXAMPLES)
 
 
 def names_with(*traits: str) -> tuple[str, ...]:
@@ -26,6 +25,7 @@ def names_with(*traits: str) -> tuple[str, ...]:
     return tuple(name for name, (entry, _) in EXAMPLES.items() if entry.traits.issuperset(traits))
 
 
+RULE_NAMES = names_with("any-time")  # synchronous systems have tests of their own
 UPLOADING = names_with("uploads")
 
 

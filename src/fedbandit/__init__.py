@@ -27,6 +27,8 @@ from fedbandit.core.statistics import SufficientStats
 
 if TYPE_CHECKING:
     from fedbandit.algorithms.async_linucb import AsyncLinUCB
+    from fedbandit.algorithms.dcb import DCB
+    from fedbandit.algorithms.dccb import DCCB
     from fedbandit.algorithms.dislinucb import DisLinUCB
     from fedbandit.algorithms.oful import OFUL
     from fedbandit.algorithms.snapshot import load
@@ -41,6 +43,8 @@ __version__ = "0.1.0"
 # An agent on a device needs none of these: they are imported when they are first asked for.
 _LAZY = {
     "AsyncLinUCB": "fedbandit.algorithms.async_linucb",
+    "DCB": "fedbandit.algorithms.dcb",
+    "DCCB": "fedbandit.algorithms.dccb",
     "DisLinUCB": "fedbandit.algorithms.dislinucb",
     "HashingFeatures": "fedbandit.core.features",
     "LiveAgent": "fedbandit.sdk",
@@ -70,6 +74,8 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "DCB",
+    "DCCB",
     "OFUL",
     "AsyncLinUCB",
     "Ball",

@@ -107,6 +107,12 @@ CASES: dict[str, Case] = {
     "OFUL": Case(fb.OFUL, {**RULE, "lam": 1.0, "mode": "shared", "switching": None}, a_run),
     "AsyncLinUCB": Case(fb.AsyncLinUCB, {**RULE, "gamma_up": 2.0, "gamma_down": 2.0, "enrolment": "start"}, a_run),
     "DisLinUCB": Case(fb.DisLinUCB, {**RULE, "threshold": 1.0, "enrolment": "start"}, a_run),
+    "DCB": Case(fb.DCB, {**RULE, "lam": 1.0, "mass": "fleet", "seed": 0}, a_run),
+    "DCCB": Case(
+        fb.DCCB,
+        {**RULE, "mass": "fleet", "noise_scale": 0.1, "kappa": 0.1, "delta": 0.1, "threshold": None},
+        a_run,
+    ),
     "Ball": Case(fb.Ball, {"dim": 2, "radius": 1.0}, with_ball),
     "HashingFeatures": Case(
         fb.HashingFeatures,
@@ -151,6 +157,7 @@ CASES: dict[str, Case] = {
     "worlds.real": Case(fb.worlds.real, {"name": "wine", "n_agents": 2}),
     "participation.uniform": Case(fb.participation.uniform, {}, shown),
     "participation.round_robin": Case(fb.participation.round_robin, {}, shown),
+    "participation.steps": Case(fb.participation.steps, {}, shown),
     "participation.zipf": Case(fb.participation.zipf, {"exponent": 1.0}, shown),
     "participation.bursts": Case(fb.participation.bursts, {"length": 2.0}, shown),
     "participation.outages": Case(fb.participation.outages, {"fraction": 0.5, "length": 5}, shown),

@@ -18,6 +18,8 @@ ALGORITHMS: Registry[Algorithm] = Registry(
         "dislinucb": "fedbandit.algorithms.dislinucb:DISLINUCB",
         "oful-shared": "fedbandit.algorithms.oful:OFUL_SHARED",
         "oful-independent": "fedbandit.algorithms.oful:OFUL_INDEPENDENT",
+        "dcb": "fedbandit.algorithms.dcb:DCB_ENTRY",
+        "dccb": "fedbandit.algorithms.dccb:DCCB_ENTRY",
     },
     group="fedbandit.algorithms",
 )

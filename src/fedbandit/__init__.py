@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from fedbandit import testing
     from fedbandit.algorithms.async_linucb import AsyncLinUCB
     from fedbandit.algorithms.club import CLUB
+    from fedbandit.algorithms.dcb import DCB
+    from fedbandit.algorithms.dccb import DCCB
     from fedbandit.algorithms.delb import DELB
     from fedbandit.algorithms.dislinucb import DisLinUCB
     from fedbandit.algorithms.fedpe import FedPE
@@ -46,6 +48,8 @@ __version__ = "0.1.0"
 _LAZY = {
     "AsyncLinUCB": "fedbandit.algorithms.async_linucb",
     "CLUB": "fedbandit.algorithms.club",
+    "DCB": "fedbandit.algorithms.dcb",
+    "DCCB": "fedbandit.algorithms.dccb",
     "DELB": "fedbandit.algorithms.delb",
     "DisLinUCB": "fedbandit.algorithms.dislinucb",
     "FedPE": "fedbandit.algorithms.fedpe",
@@ -90,6 +94,8 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "CLUB",
+    "DCB",
+    "DCCB",
     "DELB",
     "OFUL",
     "AsyncLinUCB",

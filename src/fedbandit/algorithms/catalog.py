@@ -21,6 +21,8 @@ ALGORITHMS: Registry[Algorithm] = Registry(
         "delb": "fedbandit.algorithms.delb:ENTRY",
         "fedpe": "fedbandit.algorithms.fedpe:ENTRY",
         "club": "fedbandit.algorithms.club:ENTRY",
+        "dcb": "fedbandit.algorithms.dcb:DCB_ENTRY",
+        "dccb": "fedbandit.algorithms.dccb:DCCB_ENTRY",
     },
     group="fedbandit.algorithms",
 )

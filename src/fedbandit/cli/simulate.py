@@ -53,8 +53,8 @@ def simulate(
         str | None,
         typer.Option(
             help=f"Who is active: {', '.join(PARTICIPATION.own_names)}; {ByRows.name}, which plays each row of data "
-            "once; or a pattern that an installed package registers. uniform when left out, steps for algorithms that "
-            "act in steps."
+            "once; or a pattern that an installed package registers. Default: uniform, and steps for synchronous "
+            "algorithms."
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Run the seeds 0 to N−1.")] = 1,

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+import numpy as np
+
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.synchronous import StepMessage, SynchronousAgent, SynchronousRule
 from fedbandit.core.arrays import Matrix
 from fedbandit.errors import InvalidParameter
+from fedbandit.simulation.worlds import Index
 
 
 class SynchronousFleet:
@@ -89,6 +92,11 @@ class SynchronousFleet:
     def _count(self, message: StepMessage) -> None:
         self.n_scalars += message.n_scalars
         self.n_bytes += message.n_bytes
+
+
+def in_turn(t: int, n: int, n_agents: int) -> Index:
+    """The active agents of rounds t+1 … t+n when all act in turn from the first round on."""
+    return (t + np.arange(n)) % n_agents
 
 
 def not_in_steps(t: int, agent_id: object, rule: object) -> InvalidParameter:

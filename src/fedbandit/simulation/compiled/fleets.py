@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedbandit.algorithms.async_linucb import AsyncLinUCB
+from fedbandit.algorithms.dcb import DCB
 from fedbandit.algorithms.dislinucb import DisLinUCB
 from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.algorithms.messages import n_bytes, n_scalars
@@ -21,6 +22,7 @@ from fedbandit.core.decision_sets import Ball, Width
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats, packed_length
 from fedbandit.simulation.compiled.async_linucb import AsyncFleet, AsyncRule, play_async
+from fedbandit.simulation.compiled.dcb import DCBKernel
 from fedbandit.simulation.compiled.dislinucb import DisFleet, DisRule, play_dislinucb
 from fedbandit.simulation.compiled.eager import EagerFleet, EagerRule, Estimates, copy_estimate, play_eager
 from fedbandit.simulation.compiled.lazy import LazyFleet, LazyRule, play_lazy
@@ -244,6 +246,11 @@ def _dislinucb(rule: DisLinUCB, M: int, n_rows: int, on_ball: bool) -> CompiledF
     copy_estimate(fleet.estimates, M, M + 1)
 
     return CompiledFleet(Bound(play_dislinucb, fleet, DisRule(rule.threshold, terms_of(rule))), dim=rule.dim)
+
+
+@kernel_of(DCB)
+def _dcb(rule: DCB, M: int, n_rows: int, on_ball: bool) -> CompiledFleet:
+    return CompiledFleet(DCBKernel(rule, M))
 
 
 @kernel_of(AsyncLinUCB)

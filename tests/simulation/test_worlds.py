@@ -29,7 +29,8 @@ every_drawn_world = pytest.mark.parametrize("world", DRAWN.values(), ids=DRAWN)
 
 
 def test_every_world_of_the_catalog_is_tested_here():
-    assert set(WORLDS) == {*DRAWN, "ball"}
+    elsewhere = {"fixed-set", "fixed-features", "clusters"}  # test_fixed_worlds.py
+    assert set(WORLDS) == {*DRAWN, "ball", *elsewhere}
 
 
 @every_drawn_world

@@ -29,7 +29,7 @@ every_drawn_world = pytest.mark.parametrize("world", DRAWN.values(), ids=DRAWN)
 
 
 def test_every_world_of_the_catalog_is_tested_here():
-    assert set(WORLDS) == {*DRAWN, "ball"}
+    assert set(WORLDS) == {*DRAWN, "ball", "logistic"}  # logistic: tests/algorithms/test_fedglbucb.py
 
 
 @every_drawn_world

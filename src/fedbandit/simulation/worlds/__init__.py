@@ -27,6 +27,7 @@ from fedbandit.simulation.worlds.base import (
     unit_rows,
     with_noise,
 )
+from fedbandit.simulation.worlds.logistic import Logistic
 from fedbandit.simulation.worlds.synthetic import Adversarial, Articles, BallWorld, Sphere, Uniform
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ def from_parquet(path: str | Path, **columns: Any) -> DataWorld:
 
 
 uniform, articles, sphere, ball, adversarial = Uniform, Articles, Sphere, BallWorld, Adversarial
+logistic = Logistic
 WORLDS: dict[str, Callable[..., World]] = {
-    world.name: world for world in (Uniform, Articles, Sphere, BallWorld, Adversarial)
+    world.name: world for world in (Uniform, Articles, Sphere, BallWorld, Adversarial, Logistic)
 }
 
 __all__ = [
@@ -63,6 +65,7 @@ __all__ = [
     "DrawnStream",
     "FromArrays",
     "Index",
+    "Logistic",
     "Sphere",
     "Stream",
     "Uniform",
@@ -75,6 +78,7 @@ __all__ = [
     "from_arrays",
     "from_parquet",
     "generator",
+    "logistic",
     "real",
     "reseed",
     "sample_rows",

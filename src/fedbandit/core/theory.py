@@ -18,7 +18,16 @@ from fedbandit.errors import InvalidParameter
 LOG2 = math.log(2.0)
 Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
-COUNTS = {"dim": 1, "n_agents": 1, "n_rounds": 1, "min_upload": 1, "n_obs": 0, "n_uploads": 0}
+COUNTS = {
+    "n_actions": 1,
+    "n_layers": 1,
+    "dim": 1,
+    "n_agents": 1,
+    "n_rounds": 1,
+    "min_upload": 1,
+    "n_obs": 0,
+    "n_uploads": 0,
+}
 POSITIVE = ("lam",)
 
 
@@ -332,6 +341,25 @@ def set_aside_bound(*, dim: int, n_agents: int, n_rounds: int, lam: float, actio
 def printed_set_aside_bound(*, dim: int, n_agents: int, n_rounds: int, lam: float, action_bound: float) -> float:
     """M d log(1+TL²/λ), as the proof prints it: a natural logarithm where doublings need a binary one (erratum 1)."""
     return n_agents * dim * math.log1p(n_rounds * action_bound**2 / lam)
+
+
+@_checked
+def layer_radius(
+    *,
+    n_actions: int,
+    n_rounds: int,
+    n_layers: int,
+    lam: float,
+    noise_scale: float,
+    theta_bound: float,
+    delta: float,
+) -> float:
+    """β = √λ S + R √(2 log(2KTS/δ)): error of one prediction in units of ‖x‖, where the design ignores its rewards.
+
+    Holds for every action of every round in each of S layers together, with probability 1 − δ; no factor √d.
+    """
+    events = 2 * n_actions * n_rounds * n_layers / delta
+    return math.sqrt(lam) * theta_bound + noise_scale * math.sqrt(2 * math.log(events))
 
 
 def _positive_alpha(alpha: float) -> float:

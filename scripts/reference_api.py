@@ -13,6 +13,7 @@ import fedbandit
 from fedbandit import sdk
 from fedbandit.algorithms.base import BaseAgent, Scores
 from fedbandit.algorithms.fedlinucb import FedLinUCBAgent, FedLinUCBServer
+from fedbandit.registry import Registry
 from fedbandit.simulation.participation import PARTICIPATION
 from fedbandit.simulation.worlds import WORLDS
 from scripts.reference_errors import errors_of
@@ -71,13 +72,13 @@ def pages() -> dict[str, str]:
     return {"api": _overview(), **made}
 
 
-def described() -> Iterator[tuple[str, str]]:
-    """Every parameter and field on the pages: the name of its call, and its own."""
+def described() -> Iterator[tuple[str, str, Any]]:
+    """Every parameter and field on the pages: the name of its call, its own, and what is called."""
     for title, names in SECTIONS.items():
         things = [(f"fb.{name}", getattr(fedbandit, name)) for name in names]
         for shown, thing in (*things, *BESIDES.get(title, ())):
             for called, call in ((shown, thing), *_members(shown, thing)):
-                yield from ((called, name) for name in _parameters(call))
+                yield from ((called, name, call) for name in _parameters(call))
 
 
 def meaning(called: str, name: str, thing: Any = None) -> str:
@@ -128,7 +129,9 @@ def _entry(shown: str, thing: Any) -> str:
 def _members(shown: str, thing: Any) -> list[tuple[str, Any]]:
     """What a class or a module has for its users, by the name to call it by."""
     if isinstance(thing, ModuleType):
-        makers = {"worlds": WORLDS, "participation": PARTICIPATION}.get(shown.removeprefix("fb."), {})
+        registries: dict[str, Registry[Any]] = {"worlds": WORLDS, "participation": PARTICIPATION}
+        registry = registries.get(shown.removeprefix("fb."))
+        makers = registry.own() if registry is not None else {}
         found = {name.replace("-", "_"): maker for name, maker in makers.items()}
         found |= {n: f for n, f in vars(thing).items() if _is_of(thing, f) and _is_shown(shown, n)}
         return [(f"{shown}.{name}", call) for name, call in found.items()]

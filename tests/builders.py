@@ -7,36 +7,32 @@ from typing import Any
 
 import numpy as np
 
-from fedbandit import OFUL, FedLinUCB, SufficientStats, Upload, worlds
+from fedbandit import SufficientStats, Upload, worlds
 from fedbandit.algorithms.base import BaseAgent, Rule
+from fedbandit.algorithms.catalog import ALGORITHMS
 from fedbandit.algorithms.messages import Reply
+from fedbandit.registry import Algorithm
 from fedbandit.simulation.runner import SimulatedFleet
 
-# Every rule that the contract speaks of. A new name in the catalog needs a line here: a test says so.
-CATALOG_NUMBERS: dict[str, dict[str, Any]] = {
-    "fedlinucb": {"alpha": 1.0},
-    "async-linucb": {"gamma_up": 2.0, "gamma_down": 2.0},
-    "dislinucb": {"threshold": 2.0},
-    "oful-shared": {},
-    "oful-independent": {},
+# Every rule of the contract suite: the example numbers of each registered algorithm, and of its variants.
+EXAMPLES: dict[str, tuple[Algorithm, dict[str, Any]]] = {
+    name: (entry, numbers) for entry in ALGORITHMS.usable().values() for name, numbers in entry.examples.items()
 }
-OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "fedlinucb-join": (FedLinUCB, {"join": True}),
-    "fedlinucb-arrival": (FedLinUCB, {"refresh": "arrival"}),
-    "fedlinucb-spectral": (FedLinUCB, {"trigger": "spectral", "alpha": 0.5}),
-    "fedlinucb-all-options": (FedLinUCB, {"join": True, "refresh": "arrival", "trigger": "spectral", "alpha": 0.5}),
-    "oful-rare-switching": (OFUL, {"switching": 1.0}),
-}
-RULE_NAMES = (*CATALOG_NUMBERS, *OPTIONS)
-UPLOADING = tuple(name for name in RULE_NAMES if name not in ("oful-independent", "oful-rare-switching"))
+RULE_NAMES = tuple(EXAMPLES)
+
+
+def names_with(*traits: str) -> tuple[str, ...]:
+    """The rules whose entries have these traits."""
+    return tuple(name for name, (entry, _) in EXAMPLES.items() if entry.traits.issuperset(traits))
+
+
+UPLOADING = names_with("uploads")
 
 
 def make_rule(name: str = "fedlinucb", **changes: Any) -> Any:
     """A small rule: three features, β = 0.5, λ = 1."""
-    from fedbandit.algorithms.catalog import CATALOG
-
-    make, numbers = OPTIONS[name] if name in OPTIONS else (CATALOG[name], CATALOG_NUMBERS[name])
-    return make(**{"dim": 3, "beta": 0.5, "lam": 1.0, **numbers, **changes})
+    entry, numbers = EXAMPLES[name]
+    return entry.make(**{"dim": 3, "beta": 0.5, "lam": 1.0, **numbers, **changes})
 
 
 def make_agent(name: str = "fedlinucb", *, agent_id: str = "a", **changes: Any) -> Any:

@@ -16,7 +16,7 @@ PACKAGE = "fedbandit"
 FACADE = "__init__"  # the package itself, with the public names
 
 # Single modules that any layer may import; they import errors only.
-LEAVES = frozenset({"errors", "durable_files", "wire.identifiers"})
+LEAVES = frozenset({"errors", "durable_files", "registry", "wire.identifiers"})
 
 # Layer -> what it may import besides itself and the leaves.
 MAY_IMPORT: Mapping[str, frozenset[str]] = {

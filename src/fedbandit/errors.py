@@ -42,6 +42,7 @@
     │   └── Closed                      the agent was closed
     ├── FormatError (ValueError)        bytes that are not what they should be
     │   └── UnsupportedFormat           written by a newer version
+    ├── UnusableEntryPoint              an installed package registers something that cannot be loaded
     ├── DataUnavailable                 a data set that cannot be downloaded, or is not what it should be
     └── MissingExtra (ImportError)      an optional dependency is not installed
 
@@ -51,6 +52,7 @@ Each class has a `code`, its name in snake case, which is what travels in HTTP e
     FedbanditWarning (UserWarning)
     ├── UnprovenRadius                  the radius has no proof for this algorithm
     ├── NothingAdopted                  the agent uploads, and was never given an answer
+    ├── BrokenEntryPoint                an entry of an installed package cannot be loaded and is left out
     └── UnnamedArms                     rows without names, for a model with columns for each arm
 """
 
@@ -279,6 +281,10 @@ class UnsupportedFormat(FormatError):
     """Bytes written by a version of fedbandit that is newer than this one."""
 
 
+class UnusableEntryPoint(FedbanditError):
+    """An installed package registers an algorithm, a world or a participation pattern that cannot be loaded."""
+
+
 class DataUnavailable(FedbanditError):
     """A data set cannot be downloaded, or is not what it should be."""
 
@@ -297,6 +303,10 @@ class UnprovenRadius(FedbanditWarning):
 
 class NothingAdopted(FedbanditWarning):
     """An agent made an upload long ago and was never given an answer, so that it still decides on its first model."""
+
+
+class BrokenEntryPoint(FedbanditWarning):
+    """An entry that an installed package registers cannot be loaded, and is left out of a list."""
 
 
 class UnnamedArms(FedbanditWarning):

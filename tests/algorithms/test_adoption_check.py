@@ -48,5 +48,5 @@ def test_an_answer_even_a_late_one_silences_it(name):
 
 
 def test_an_agent_whose_trigger_never_holds_and_one_that_learns_alone_stay_silent():
-    for rule in (make_rule(alpha=np.inf), make_rule("oful-independent"), make_rule("oful-rare-switching")):
+    for rule in (make_rule(alpha=np.inf), make_rule("oful-independent"), make_rule("oful-independent-rare-switching")):
         feed(rule.agent("a"), 3 * LONG)

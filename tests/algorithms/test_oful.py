@@ -39,7 +39,7 @@ def test_independent_agents_send_nothing_and_know_only_their_own_data():
 
 
 def test_rare_switching_takes_a_new_model_when_the_determinant_has_grown_by_more_than_one_plus_c():
-    agent = make_rule("oful-rare-switching", dim=2, switching=3.0).agent("a")
+    agent = make_rule("oful-independent-rare-switching", dim=2, switching=3.0).agent("a")
     agent.observe([1.0, 0.0], 1.0)
     agent.observe([0.0, 1.0], 1.0)  # det = 4 = 1 + C: not strictly more
     assert agent.n_switches == 0 and not agent.predict(np.eye(2)).any()
@@ -49,7 +49,7 @@ def test_rare_switching_takes_a_new_model_when_the_determinant_has_grown_by_more
 
 
 def test_rare_switching_counts_every_observation_once_over_several_switches():
-    agent = make_rule("oful-rare-switching", dim=2, switching=0.5).agent("a")
+    agent = make_rule("oful-independent-rare-switching", dim=2, switching=0.5).agent("a")
     X, y = rows(40, 2), rows(40, 1, seed=1)[:, 0]
     for n, (x, reward) in enumerate(zip(X, y, strict=True), start=1):
         agent.observe(x, float(reward))
@@ -58,7 +58,7 @@ def test_rare_switching_counts_every_observation_once_over_several_switches():
 
 
 def test_rare_switching_stays_exact_over_thousands_of_rounds_without_a_switch():
-    agent = make_rule("oful-rare-switching", dim=2, switching=1e9).agent("a")
+    agent = make_rule("oful-independent-rare-switching", dim=2, switching=1e9).agent("a")
     X = rows(3_000, 2)
     for x in X:
         agent.observe(x, 0.0)

@@ -6,10 +6,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fedbandit as fb
-from tests.builders import UPLOADING, FaultyNetwork, make_rule, stats_of
+from tests.builders import FaultyNetwork, make_rule, names_with, stats_of
 from tests.properties.histories import DIM, eighths, features, happen, histories
 
-uploading_rule = pytest.mark.parametrize("name", UPLOADING)
+uploading_rule = pytest.mark.parametrize("name", names_with("any-time", "uploads", "sums"))
 
 
 @uploading_rule

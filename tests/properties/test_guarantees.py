@@ -116,7 +116,7 @@ def test_the_spectral_trigger_never_fires_earlier_on_the_same_model_and_buffer(a
 @given(alpha=st.sampled_from([0.0, 0.1, 1.0, 5.0]), seed=seeds, dim=st.integers(1, 4))
 def test_a_single_agent_is_oful_with_rare_switching_choice_by_choice(alpha, seed, dim):
     federated = SimulatedFleet(make_rule(dim=dim, alpha=alpha), 1)
-    alone = make_rule("oful-rare-switching", dim=dim, switching=alpha).agent("a")
+    alone = make_rule("oful-independent-rare-switching", dim=dim, switching=alpha).agent("a")
     rng = np.random.default_rng(seed)
     for _ in range(80):
         X, reward = rng.standard_normal((5, dim)), float(rng.standard_normal())

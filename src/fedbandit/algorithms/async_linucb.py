@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from fedbandit.algorithms.base import BaseAgent
@@ -17,6 +17,7 @@ from fedbandit.core.eager import EagerEstimate
 from fedbandit.core.growth import GrowthTracker, exceeds
 from fedbandit.core.ridge import RidgeModel, factorise
 from fedbandit.core.statistics import SufficientStats
+from fedbandit.registry import Algorithm, option
 from fedbandit.wire.identifiers import check_agent_id
 
 
@@ -36,9 +37,18 @@ class AsyncLinUCB(LinearRule):
         "biased"
     )
 
-    gamma_up: float
-    gamma_down: float
-    enrolment: str = "start"
+    gamma_up: float = field(
+        metadata=option("determinant ratio above which an agent uploads; 1: always", default=6.0, letter="g")
+    )
+    gamma_down: float = field(
+        metadata=option("determinant ratio above which the server pushes its model to an agent; 1: always", default=6.0)
+    )
+    enrolment: str = field(
+        default="start",
+        metadata=option(
+            "when a simulated server learns of an agent: at the 'start', or at its 'arrival' (first round)"
+        ),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -175,3 +185,6 @@ class AsyncLinUCBServer(BaseServer):
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.known = {name: (stats, factorise(stats.Sigma).log_det) for name, stats in state["known"].items()}
+
+
+ASYNC_LINUCB = Algorithm(name="async-linucb", rule=AsyncLinUCB, example={"gamma_up": 2.0, "gamma_down": 2.0})

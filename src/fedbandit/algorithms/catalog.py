@@ -1,50 +1,50 @@
-"""Name -> constructor: read by the command line, the experiments and the contract tests."""
+"""Every algorithm by name: read by the command line, the experiments, saved states and the contract suite."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from fedbandit.algorithms.async_linucb import AsyncLinUCB
-from fedbandit.algorithms.dislinucb import DisLinUCB
-from fedbandit.algorithms.fedlinucb import FedLinUCB
-from fedbandit.algorithms.oful import OFUL
+from fedbandit.algorithms.base import Rule
 from fedbandit.algorithms.rules import deliberate_radius
 from fedbandit.core import radius as radii
 from fedbandit.errors import InvalidParameter
+from fedbandit.registry import Algorithm, Registry
 
-AnyRule = FedLinUCB | OFUL | DisLinUCB | AsyncLinUCB
-RULES: dict[str, type[AnyRule]] = {rule.__name__: rule for rule in (FedLinUCB, OFUL, DisLinUCB, AsyncLinUCB)}
-
-
-def _independent(**numbers: Any) -> OFUL:
-    return OFUL(mode="independent", **numbers)
-
-
-def _shared(**numbers: Any) -> OFUL:
-    return OFUL(mode="shared", **numbers)
-
-
-CATALOG: dict[str, Callable[..., AnyRule]] = {
-    "fedlinucb": FedLinUCB,
-    "async-linucb": AsyncLinUCB,
-    "dislinucb": DisLinUCB,
-    "oful-shared": _shared,
-    "oful-independent": _independent,
-}
+ALGORITHMS: Registry[Algorithm] = Registry(
+    "algorithm",
+    {
+        "fedlinucb": "fedbandit.algorithms.fedlinucb:FEDLINUCB",
+        "async-linucb": "fedbandit.algorithms.async_linucb:ASYNC_LINUCB",
+        "dislinucb": "fedbandit.algorithms.dislinucb:DISLINUCB",
+        "oful-shared": "fedbandit.algorithms.oful:OFUL_SHARED",
+        "oful-independent": "fedbandit.algorithms.oful:OFUL_INDEPENDENT",
+    },
+    group="fedbandit.algorithms",
+)
 
 
-def rule_from_dict(data: dict[str, Any]) -> AnyRule:
+def algorithm_of(class_name: object) -> Algorithm | None:
+    """The first entry whose rule is of the class of this name."""
+    return ALGORITHMS.first(lambda entry: entry.class_name == class_name)
+
+
+def rule_from_dict(data: dict[str, Any]) -> Rule:
     """The rule of a dictionary made by `to_dict`."""
     numbers = dict(data)
     name = numbers.pop("algorithm", None)
-    if name not in RULES:
-        raise InvalidParameter(f"expected an algorithm among {', '.join(RULES)}, got {name!r}")
-    numbers["beta"] = radii.from_dict(numbers["beta"])
+    entry = algorithm_of(name)
+    if entry is None:
+        known = dict.fromkeys(entry.class_name for entry in ALGORITHMS.usable().values())
+        raise InvalidParameter(
+            f"expected an algorithm among {', '.join(known)}, got {name!r}; is the package that registers it installed?"
+        )
+    if "beta" in numbers:
+        numbers["beta"] = radii.from_dict(numbers["beta"])
     if numbers.get("features") is not None:
         numbers["features"] = tuple(numbers["features"])
     try:
         with deliberate_radius():  # whoever made the rule was told
-            return RULES[name](**numbers)
+            rule: Rule = entry.rule(**numbers)
+            return rule
     except TypeError as error:
         raise InvalidParameter(f"{name} cannot be made from {numbers}: {error}") from None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from fedbandit.algorithms.base import BaseAgent
@@ -15,7 +16,13 @@ from fedbandit.core.arrays import Matrix, Vector, at_least
 from fedbandit.core.eager import EagerEstimate
 from fedbandit.core.growth import GrowthTracker, exceeds
 from fedbandit.core.statistics import SufficientStats
+from fedbandit.registry import Algorithm, RunSizes, option
 from fedbandit.wire.identifiers import check_agent_id
+
+
+def _matching_threshold(run: RunSizes) -> float:
+    """T/(M d log T), with which the authors match the regret of a single agent."""
+    return run.n_rounds / (run.n_agents * run.dim * math.log(max(run.n_rounds, 2)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +38,20 @@ class DisLinUCB(LinearRule):
         "synchronisations with probability 1 - delta, and not for all of them together"
     )
 
-    threshold: float
-    enrolment: str = "start"
+    threshold: float = field(
+        metadata=option(
+            "D: growth times rounds since the last synchronisation that triggers the next one",
+            default=_matching_threshold,
+            default_help="T/(M d log T), chosen by its authors to match the regret",
+            letter="D",
+        )
+    )
+    enrolment: str = field(
+        default="start",
+        metadata=option(
+            "when a simulated server learns of an agent: at the 'start', or at its 'arrival' (first round)"
+        ),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -160,3 +179,6 @@ class DisLinUCBServer(BaseServer):
     def _restore(self, state: dict[str, Any]) -> None:
         self.enroll(state["fleet"])
         self.awaited = set(state["awaited"])
+
+
+DISLINUCB = Algorithm(name="dislinucb", rule=DisLinUCB, example={"threshold": 2.0})

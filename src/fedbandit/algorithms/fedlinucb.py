@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from fedbandit.core.products import times_vector
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.errors import InvalidParameter
+from fedbandit.registry import Algorithm, option
 from fedbandit.wire.identifiers import check_agent_id
 
 
@@ -36,11 +37,21 @@ class FedLinUCB(LinearRule):
     together; it costs what a larger α costs (`fb.theory.held_back_alpha`), so radii that depend on α refuse it.
     """
 
-    alpha: float = 1.0
-    join: bool = False
-    refresh: str = "upload"
-    trigger: str = "determinant"
-    min_upload: int = 1
+    alpha: float = field(
+        default=1.0,
+        metadata=option(
+            "determinant growth that triggers an exchange; 0: always, inf: never. Not exploration", letter="a"
+        ),
+    )
+    join: bool = field(default=False, metadata=option("download once before the first decision"))
+    refresh: str = field(
+        default="upload",
+        metadata=option(
+            "when the download of an exchange happens: at the 'upload', or at the agent's next round ('arrival')"
+        ),
+    )
+    trigger: str = field(default="determinant", metadata=option("'determinant' (the paper) or 'spectral'"))
+    min_upload: int = field(default=1, metadata=option("fewest observations per upload"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -267,3 +278,16 @@ class FedLinUCBServer(BaseServer):
         if self.rule.refresh == "arrival":
             return Receipt(message.agent_id, download.acknowledged)
         return download
+
+
+FEDLINUCB = Algorithm(
+    name="fedlinucb",
+    rule=FedLinUCB,
+    example={"alpha": 1.0},
+    variants={
+        "join": {"join": True},
+        "arrival": {"refresh": "arrival"},
+        "spectral": {"trigger": "spectral", "alpha": 0.5},
+        "all-options": {"join": True, "refresh": "arrival", "trigger": "spectral", "alpha": 0.5},
+    },
+)

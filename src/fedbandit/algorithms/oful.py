@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedbandit.algorithms.adoption_check import AdoptionCheck
@@ -19,6 +19,7 @@ from fedbandit.core.eager import EagerEstimate
 from fedbandit.core.growth import GrowthTracker, exceeds
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
+from fedbandit.registry import EVERY_TRAIT, Algorithm, option
 from fedbandit.wire.identifiers import check_agent_id
 
 
@@ -32,7 +33,9 @@ class OFUL(LinearRule):
     """
 
     mode: str = "independent"
-    switching: float | None = None
+    switching: float | None = field(
+        default=None, metadata=option("C: take a new model only when det Σ has grown by 1 + C")
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -239,3 +242,13 @@ class SharedServer(BaseServer):
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.enroll(state["fleet"])
+
+
+OFUL_SHARED = Algorithm(name="oful-shared", rule=OFUL, fixed={"mode": "shared", "switching": None})
+OFUL_INDEPENDENT = Algorithm(
+    name="oful-independent",
+    rule=OFUL,
+    fixed={"mode": "independent"},
+    variants={"rare-switching": {"switching": 1.0}},
+    traits=EVERY_TRAIT - {"uploads", "sums"},
+)

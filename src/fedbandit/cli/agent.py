@@ -48,7 +48,8 @@ def agent(
     cert: Annotated[Path | None, typer.Option(help="The agent's own certificate, PEM.")] = None,
     key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
     world: Annotated[
-        str | None, typer.Option(help=f"Run in a simulated world instead of reading lines: {', '.join(WORLDS)}.")
+        str | None,
+        typer.Option(help=f"Run in a simulated world instead of reading lines: {', '.join(WORLDS.own_names)}."),
     ] = None,
     rounds: Annotated[int, typer.Option(help="With --world: number of rounds.")] = 1000,
     seed: Annotated[int, typer.Option(help="With --world: seed of this agent's decision sets and noise.")] = 0,
@@ -103,15 +104,14 @@ def play(
     Agents with the same `world_seed` learn the same θ*, whatever their `seed`.
     """
     n_rounds = whole_at_least(n_rounds, 1, "rounds")
-    if name not in WORLDS:
-        raise InvalidParameter(f"expected world to be one of {', '.join(WORLDS)}, got {name!r}")
+    constructor = WORLDS.find(name)
     given = {"n_actions": n_actions, "noise": noise}
     dim = live.model.dim
     numbers = {key: value for key, value in given.items() if value is not None}
-    unknown = numbers.keys() - inspect.signature(WORLDS[name]).parameters.keys()
+    unknown = numbers.keys() - inspect.signature(constructor).parameters.keys()
     if unknown:
         raise InvalidParameter(f"the {name} world has no {', '.join(sorted(unknown))}")
-    place = WORLDS[name](dim=dim, **numbers)
+    place = constructor(dim=dim, **numbers)
     if place.dim != dim:
         raise DimensionMismatch(f"the model has {dim} features, the {name} world {place.dim}")
     stream, blocks = rounds_of(

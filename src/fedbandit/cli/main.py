@@ -15,9 +15,11 @@ except ImportError as error:  # pragma: no cover - the base install has no comma
     raise MissingExtra("the command line needs typer and rich: pip install 'fedbandit[cli]'") from error
 
 from fedbandit import __version__
+from fedbandit.algorithms.catalog import ALGORITHMS
 from fedbandit.cli.advise import advise
 from fedbandit.cli.agent import agent
 from fedbandit.cli.agents import app as agents
+from fedbandit.cli.algorithm_options import offer_options
 from fedbandit.cli.backup import backup, restore
 from fedbandit.cli.demo import demo
 from fedbandit.cli.doctor import doctor
@@ -85,6 +87,8 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     try:
+        if sys.argv[1:2] == ["simulate"]:  # other commands need not import what installed packages register
+            offer_options(simulate, ALGORITHMS.usable().values())
         app()
     except FedbanditError as error:
         print(f"fedbandit: {error.code}: {error}", file=sys.stderr)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +13,13 @@ from typing import Annotated, Any
 import typer
 
 import fedbandit as fb
-from fedbandit.algorithms.catalog import CATALOG, AnyRule
+from fedbandit.algorithms.catalog import ALGORITHMS
+from fedbandit.cli.algorithm_options import make_rules, offer_options
 from fedbandit.cli.files import check_directory
 from fedbandit.core.arrays import at_least, whole_at_least
 from fedbandit.core.radius import AnyRadius
 from fedbandit.errors import InvalidParameter
+from fedbandit.registry import RunSizes
 from fedbandit.simulation.datasets.catalog import EVERY, DataWorld
 from fedbandit.simulation.participation import PARTICIPATION, ByRows, as_pattern
 from fedbandit.simulation.worlds import World
@@ -29,12 +30,16 @@ COLUMNS = ("regret", "messages", "messages_up", "messages_down", "scalars", "byt
 def simulate(
     algorithm: Annotated[
         list[str] | None,
-        typer.Option(help=f"One of {', '.join(CATALOG)}; may be given several times; fedlinucb when left out."),
+        typer.Option(
+            help=f"One of {', '.join(ALGORITHMS.own_names)}, or one that an installed package registers; may be given "
+            "several times; fedlinucb when left out."
+        ),
     ] = None,
-    world: Annotated[str, typer.Option(help=f"One of {', '.join(EVERY)}.")] = "uniform",
+    world: Annotated[
+        str, typer.Option(help=f"One of {', '.join(EVERY.own_names)}, or one that an installed package registers.")
+    ] = "uniform",
     agents: Annotated[int, typer.Option(help="Number of agents M.")] = 15,
     rounds: Annotated[int, typer.Option(help="Rounds T, over all agents together.")] = 30_000,
-    alpha: Annotated[float, typer.Option(help="fedlinucb: determinant growth that triggers an exchange.")] = 1.0,
     beta: Annotated[
         str,
         typer.Option(help="Confidence radius β: a number, or exogenous, adaptive, paper, counted."),
@@ -47,25 +52,11 @@ def simulate(
     participation: Annotated[
         str,
         typer.Option(
-            help=f"Who is active: {', '.join(PARTICIPATION)}; {ByRows.name}, which plays each row of data once."
+            help=f"Who is active: {', '.join(PARTICIPATION.own_names)}; {ByRows.name}, which plays each row of data "
+            "once; or a pattern that an installed package registers."
         ),
     ] = "uniform",
     seeds: Annotated[int, typer.Option(help="Run the seeds 0 to N−1.")] = 1,
-    gamma_up: Annotated[float, typer.Option(help="async-linucb: determinant ratio that triggers an upload.")] = 6.0,
-    gamma_down: Annotated[float, typer.Option(help="async-linucb: determinant ratio that triggers a push.")] = 6.0,
-    threshold: Annotated[
-        float | None,
-        typer.Option(help="dislinucb: D (default: T/(M d log T), chosen by its authors to match the regret)."),
-    ] = None,
-    enrolment: Annotated[
-        str,
-        typer.Option(
-            help="async-linucb, dislinucb: agents are registered with the server at the 'start' or at 'arrival'."
-        ),
-    ] = "start",
-    join: Annotated[bool, typer.Option("--join", help="fedlinucb: download before the first decision.")] = False,
-    refresh: Annotated[str, typer.Option(help="fedlinucb: 'upload' or 'arrival'.")] = "upload",
-    trigger: Annotated[str, typer.Option(help="fedlinucb: 'determinant' or 'spectral'.")] = "determinant",
     engine: Annotated[str, typer.Option(help="'auto', 'reference' or 'compiled'.")] = "auto",
     save: Annotated[
         Path | None,
@@ -74,30 +65,20 @@ def simulate(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list with one object per seed.")] = False,
+    **options: Any,
 ) -> None:
     """Run algorithms in a world and print regret, communication and switches."""
     agents, rounds = whole_at_least(agents, 1, "agents"), whole_at_least(rounds, 1, "rounds")
     place = make_world(world, dim=dim, n_actions=actions, noise=noise, n_agents=agents)
     agents = place.fleet_size if isinstance(place, DataWorld) else agents
     pattern = as_pattern(participation, place)
-    check_numbers(delta=delta, gamma_up=gamma_up, gamma_down=gamma_down, threshold=threshold)
+    if not 0 < at_least(delta, 0.0, "delta") < 1:
+        raise InvalidParameter(f"expected delta between 0 and 1, got {delta}")
     if save is not None:
         check_directory(save, "--save")
-    numbers = {
-        "alpha": alpha,
-        "gamma_up": gamma_up,
-        "gamma_down": gamma_down,
-        "threshold": rounds / (agents * place.dim * math.log(max(rounds, 2))) if threshold is None else threshold,
-        "enrolment": enrolment,
-        "join": join,
-        "refresh": refresh,
-        "trigger": trigger,
-    }
-    radius = make_radius(beta, noise=getattr(place, "noise", 0.0), agents=agents, rounds=rounds, delta=delta)
-    rules = {
-        name: make_rule(name, dim=place.dim, beta=radius, lam=lam, options=numbers)
-        for name in algorithm or ["fedlinucb"]
-    }
+    sizes = RunSizes(place.dim, agents, rounds, getattr(place, "noise", 0.0), delta)
+    radius = make_radius(beta, noise=sizes.noise, agents=agents, rounds=rounds, delta=delta)
+    rules = make_rules(algorithm or ["fedlinucb"], sizes, {"beta": radius, "lam": lam}, options)
     if seeds < 1:
         raise InvalidParameter(f"expected seeds ≥ 1, got {seeds}")
     results = []
@@ -126,14 +107,7 @@ def simulate(
         _print_table(results, title=f"{world} world, d={place.dim}, M={agents}, T={rounds:,}, {seeds} seed(s){spread}")
 
 
-def check_numbers(*, delta: float, gamma_up: float, gamma_down: float, threshold: float | None) -> None:
-    """Numbers that only some rules and radii read are checked for all of them: a bad one is never passed over."""
-    if not 0 < at_least(delta, 0.0, "delta") < 1:
-        raise InvalidParameter(f"expected delta between 0 and 1, got {delta}")
-    at_least(gamma_up, 1.0, "gamma_up")
-    at_least(gamma_down, 1.0, "gamma_down")
-    if threshold is not None:
-        at_least(threshold, 0.0, "threshold")
+offer_options(simulate, ALGORITHMS.own().values())
 
 
 def make_world(
@@ -145,7 +119,7 @@ def make_world(
     n_agents: int | None = None,
 ) -> World:
     """The world of this name with the numbers that were given; what the world has no use for is an error."""
-    constructor = _lookup(EVERY, name, "world")
+    constructor = EVERY.find(name)
     known = inspect.signature(constructor).parameters
     given = {"dim": dim, "n_actions": n_actions, "noise": noise}
     numbers = {key: value for key, value in given.items() if value is not None}
@@ -170,22 +144,9 @@ def make_radius(text: str, *, noise: float, agents: int, rounds: int, delta: flo
         "paper": lambda: fb.radius.paper(n_agents=agents, n_rounds=rounds, noise_scale=noise, delta=delta),
         "counted": lambda: fb.radius.counted(noise_scale=noise, delta=delta),
     }
-    maker: Callable[[], AnyRadius] = _lookup(makers, text, "beta (a number, or by name)")
-    return maker()
-
-
-def make_rule(name: str, *, dim: int, beta: Any, lam: float, options: dict[str, Any]) -> AnyRule:
-    """The rule of this name, with those options that it knows."""
-    constructor = _lookup(CATALOG, name, "algorithm")
-    known = inspect.signature(constructor).parameters
-    rule: AnyRule = constructor(dim=dim, beta=beta, lam=lam, **{key: options[key] for key in options if key in known})
-    return rule
-
-
-def _lookup(table: dict[str, Any], name: str, what: str) -> Any:
-    if name not in table:
-        raise InvalidParameter(f"expected {what} to be one of {', '.join(table)}, got {name!r}")
-    return table[name]
+    if text not in makers:
+        raise InvalidParameter(f"expected beta as a number, or one of {', '.join(makers)}, got {text!r}")
+    return makers[text]()
 
 
 def _row(name: str, seed: int, trace: fb.Trace, seconds: float) -> dict[str, Any]:

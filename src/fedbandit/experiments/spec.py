@@ -12,23 +12,22 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from fedbandit.algorithms.base import Rule
-from fedbandit.algorithms.catalog import rule_from_dict
+from fedbandit.algorithms.catalog import algorithm_of, rule_from_dict
 from fedbandit.core.arrays import is_listing, keep_whole, whole_at_least
 from fedbandit.errors import FormatError, InvalidParameter
+from fedbandit.registry import Registry
 from fedbandit.simulation.datasets.catalog import EVERY
 from fedbandit.simulation.participation import PARTICIPATION, ByRows, Participation, episodes, sequence
 from fedbandit.simulation.worlds import World
 from fedbandit.simulation.worlds.hypercube import Hypercube
 
 SIMULATE: Mapping[str, Any] = {"name": "simulate"}
-EVERY_WORLD: dict[str, Callable[..., World]] = {**EVERY, Hypercube.name: Hypercube}
-EVERY_PATTERN: dict[str, Callable[..., Participation]] = {
-    **PARTICIPATION,
-    ByRows.name: ByRows,
-    "sequence": sequence,
-    "episodes": episodes,
-}
-KNOBS = {"FedLinUCB": ("a", "alpha"), "AsyncLinUCB": ("g", "gamma_up"), "DisLinUCB": ("D", "threshold")}
+EVERY_WORLD: Registry[Callable[..., World]] = Registry("world", {Hypercube.name: Hypercube}, including=EVERY)
+EVERY_PATTERN: Registry[Callable[..., Participation]] = Registry(
+    "participation",
+    {ByRows.name: ByRows, "sequence": sequence, "episodes": episodes},
+    including=PARTICIPATION,
+)
 ID_DIGITS = 6
 
 
@@ -187,8 +186,10 @@ def _trigger(rule: Mapping[str, Any]) -> str | None:
 
 
 def _knob(rule: Mapping[str, Any]) -> list[str]:
-    letter, name = KNOBS.get(str(rule["algorithm"]), ("", ""))
-    return [f"{letter}{_short(rule[name])}"] if name else []
+    """The tuning parameter that the algorithm's entry names by a letter, such as a1 for alpha = 1."""
+    entry = algorithm_of(rule["algorithm"])
+    options = entry.options.items() if entry is not None else ()
+    return [f"{option.letter}{_short(rule[name])}" for name, option in options if option.letter and name in rule]
 
 
 def _short(value: Any) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedbandit.core.arrays import is_listing, keep_finite, keep_whole, whole_at_least
 from fedbandit.errors import InvalidParameter
+from fedbandit.registry import Registry
 from fedbandit.simulation.worlds import Index, World
 
 Draw = Callable[[int], Index]  # how many rounds -> who is active in each
@@ -289,6 +290,8 @@ def _numbers(agents: Any) -> tuple[int, ...]:
 
 uniform, zipf, round_robin, steps = Even, Zipf, RoundRobin, Steps
 bursts, outages, random_episodes = Bursts, Outages, RandomEpisodes
-PARTICIPATION: dict[str, Callable[..., Participation]] = {
-    pattern.name: pattern for pattern in (Even, Zipf, RoundRobin, Steps, Bursts, Outages, RandomEpisodes)
-}
+PARTICIPATION: Registry[Callable[..., Participation]] = Registry(
+    "participation",
+    {pattern.name: pattern for pattern in (Even, Zipf, RoundRobin, Steps, Bursts, Outages, RandomEpisodes)},
+    group="fedbandit.participation",
+)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbandit.algorithms.catalog import AnyRule
+from fedbandit.algorithms.base import Rule
 from fedbandit.core.arrays import Matrix, Vector, finite_at_least, whole_at_least
 from fedbandit.errors import InvalidParameter
 from fedbandit.experiments.advice.homogeneity import Fit
@@ -143,7 +143,7 @@ def prospects(
     lam = float(np.mean(np.einsum("ij,ij->i", log.x, log.x)))
     radius = 1.5 * fit.noise if beta is None else finite_at_least(beta, 0.0, "beta")
     numbers: dict[str, Any] = {"dim": log.dim, "beta": radius, "lam": lam}
-    rules: dict[str, AnyRule] = {
+    rules: dict[str, Rule] = {
         "alone": alone(**numbers),
         "shared": shared(**numbers),
         # As live agents: a model when they connect (`join`), then one with each upload.

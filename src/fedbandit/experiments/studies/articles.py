@@ -6,7 +6,7 @@ import math
 
 from matplotlib.axes import Axes
 
-from fedbandit.algorithms.catalog import AnyRule
+from fedbandit.algorithms.base import Rule
 from fedbandit.core import radius
 from fedbandit.experiments.baselines import (
     alone,
@@ -48,14 +48,14 @@ PUBLISHED: dict[tuple[int, str, str], tuple[float, float]] = {
 }
 
 
-def _rules(n_agents: int, n_rounds: int) -> list[tuple[str, str, AnyRule]]:
+def _rules(n_agents: int, n_rounds: int) -> list[tuple[str, str, Rule]]:
     communication = match_communication(dim=DIM, n_rounds=n_rounds)
     regret = match_regret(dim=DIM, n_agents=n_agents, n_rounds=n_rounds)
     plain = [fed(dim=DIM, beta=BETA, lam=LAM, alpha=alpha) for alpha in ALPHAS]
     helped = [fed(dim=DIM, beta=BETA, lam=LAM, alpha=alpha, options=True) for alpha in ALPHAS]
     pushed = [asynchronous(dim=DIM, beta=BETA, lam=LAM, gamma=gamma, enrolment="arrival") for gamma in GAMMAS]
 
-    def waiting(D: float) -> AnyRule:
+    def waiting(D: float) -> Rule:
         return synchronous(dim=DIM, beta=BETA, lam=LAM, threshold=D, enrolment="arrival")
 
     return [

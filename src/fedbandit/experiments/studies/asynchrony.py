@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from fedbandit.algorithms.catalog import AnyRule
+from fedbandit.algorithms.base import Rule
 from fedbandit.experiments.baselines import alone, asynchronous, fed, shared, synchronous
 from fedbandit.experiments.claims import ABOVE, side
 from fedbandit.experiments.compare import Interval, interval, ratio
@@ -33,7 +33,7 @@ def _patterns(n_rounds: int) -> dict[str, Participation]:
     }
 
 
-def _rule(system: str) -> AnyRule:
+def _rule(system: str) -> Rule:
     if system.startswith("FedLinUCB"):
         return fed(dim=DIM, beta=BETA, alpha=1.0, options="join" in system)
     if system == "Async-LinUCB":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from fedbandit.algorithms.catalog import AnyRule
+from fedbandit.algorithms.base import Rule
 from fedbandit.experiments.baselines import asynchronous, fed, shared
 from fedbandit.experiments.claims import says_order
 from fedbandit.experiments.compare import difference
@@ -32,7 +32,7 @@ PUBLISHED: dict[tuple[int, str], tuple[tuple[float, ...], float, dict[int, float
 PUBLISHED_SEEDS = 20
 
 
-def _rule(system: str) -> AnyRule:
+def _rule(system: str) -> Rule:
     if system.startswith("OFUL"):
         return shared(dim=DIM, beta=BETA)
     if system.startswith("Fed"):

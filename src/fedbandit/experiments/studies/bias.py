@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedbandit.algorithms.async_linucb import AsyncLinUCB
-from fedbandit.algorithms.catalog import AnyRule
+from fedbandit.algorithms.base import Rule
 from fedbandit.experiments.baselines import fed
 from fedbandit.experiments.claims import says_truth
 from fedbandit.experiments.compare import interval
@@ -19,7 +19,7 @@ RATIO = 18.5  # two plays of arm A raise the determinant 19-fold, one play of ea
 POLICIES = ("FedLinUCB (lazy)", "Async-LinUCB (eager)")
 
 
-def _rule(policy: str) -> AnyRule:
+def _rule(policy: str) -> Rule:
     if policy == POLICIES[0]:
         return fed(dim=2, beta=BETA, alpha=RATIO - 1)
     return AsyncLinUCB(dim=2, beta=BETA, gamma_up=RATIO, gamma_down=float("inf"))

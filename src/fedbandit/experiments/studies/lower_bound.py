@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fedbandit.algorithms.catalog import AnyRule
+from fedbandit.algorithms.base import Rule
 from fedbandit.core.theory import lower_bound_messages
 from fedbandit.experiments.baselines import alone, asynchronous, fed, shared, synchronous
 from fedbandit.experiments.claims import BELOW, says_few, side
@@ -51,7 +51,7 @@ def plan(size: Size) -> list[Cell]:
     waits = size.pick(tiny=(0.1,), quick=(1.0, 0.6, 0.1, 0.01), full=(1.1, 1.0, 0.8, 0.5, 0.2, 0.1, 0.03, 0.01))
     parts = size.pick(tiny=(4,), quick=(128, 64, 32, 8, 2), full=(128, 64, 32, 16, 8, 4, 2, 1))
     some = fed(dim=DIM, beta=BETA, alpha=30.0, options=True)
-    rules: list[tuple[str, float, AnyRule, dict[str, object]]] = [
+    rules: list[tuple[str, float, Rule, dict[str, object]]] = [
         (ALONE, 0.0, alone(dim=DIM, beta=BETA), dict(SIMULATE)),
         ("OFUL shared", 0.0, shared(dim=DIM, beta=BETA), dict(SIMULATE)),
         *(("FedLinUCB", s, fed(dim=DIM, beta=BETA, alpha=s * most), dict(SIMULATE)) for s in shares),
@@ -70,7 +70,7 @@ def plan(size: Size) -> list[Cell]:
     ]
 
 
-def _waiting(share: float, own: int, most: float) -> AnyRule:
+def _waiting(share: float, own: int, most: float) -> Rule:
     return synchronous(dim=DIM, beta=BETA, threshold=share * own * math.log(most))
 
 

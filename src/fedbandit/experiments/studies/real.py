@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedbandit.algorithms.catalog import AnyRule
+from fedbandit.algorithms.base import Rule
 from fedbandit.core.arrays import Vector
 from fedbandit.errors import InvalidParameter, MissingExtra
 from fedbandit.experiments.baselines import alone, asynchronous, fed, match_communication, shared, synchronous
@@ -83,7 +83,7 @@ def plan(size: Size) -> list[Cell]:
     return cells
 
 
-def _rules(world: DataWorld, place: Place, size: Size) -> list[tuple[str, float, AnyRule]]:
+def _rules(world: DataWorld, place: Place, size: Size) -> list[tuple[str, float, Rule]]:
     numbers: dict[str, Any] = {"dim": world.dim, "beta": place.beta, "lam": place.lam}
     every = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
     alphas = size.pick(tiny=(0.3, SHOWN_ALPHA), quick=(0.3, 1.0, 10.0), full=every)

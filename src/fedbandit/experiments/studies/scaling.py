@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedbandit.algorithms.catalog import AnyRule
+from fedbandit.algorithms.base import Rule
 from fedbandit.experiments.baselines import alone, fed
 from fedbandit.experiments.claims import says_change
 from fedbandit.experiments.compare import interval, ratio
@@ -18,7 +18,7 @@ DIM, BETA, LAM = 10, 0.3, 0.1
 SYSTEMS = ("FedLinUCB", "FedLinUCB, join + arrival", "OFUL independent")
 
 
-def _rule(system: str) -> AnyRule:
+def _rule(system: str) -> Rule:
     if system == "OFUL independent":
         return alone(dim=DIM, beta=BETA, lam=LAM)
     return fed(dim=DIM, beta=BETA, lam=LAM, alpha=1.0, options=system != "FedLinUCB")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.axes import Axes
 
-from fedbandit.algorithms.catalog import AnyRule
+from fedbandit.algorithms.base import Rule
 from fedbandit.core import radius
 from fedbandit.core.theory import message_bound
 from fedbandit.experiments.baselines import asynchronous, fed, shared, synchronous, wang_threshold
@@ -44,7 +44,7 @@ MESSAGES: dict[str, tuple[str, Rate]] = {
 AXES = {"T": "rounds T", "M": "agents M", "d": "dimension d"}
 
 
-def _rule(system: str, T: int, M: int, d: int) -> AnyRule:
+def _rule(system: str, T: int, M: int, d: int) -> Rule:
     beta = radius.exogenous(noise_scale=NOISE)
     if system == "OFUL shared":
         return shared(dim=d, beta=beta)

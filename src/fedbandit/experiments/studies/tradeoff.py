@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from fedbandit.algorithms.catalog import AnyRule
+from fedbandit.algorithms.base import Rule
 from fedbandit.core import radius
 from fedbandit.experiments.baselines import alone, asynchronous, fed, shared, synchronous
 from fedbandit.experiments.claims import ABOVE, BELOW, UNDECIDED, side
@@ -32,7 +32,7 @@ def _world(name: str, noise: float) -> World:
     return Uniform(dim=15, noise=noise) if name == "uniform" else Articles(dim=25, noise=noise)
 
 
-def _rules(world: World, noise: float, n_agents: int, n_rounds: int, size: Size) -> list[tuple[str, float, AnyRule]]:
+def _rules(world: World, noise: float, n_agents: int, n_rounds: int, size: Size) -> list[tuple[str, float, Rule]]:
     d, lam = world.dim, 0.1 if world.dim == 25 else 1.0
     beta = radius.counted(noise_scale=noise, delta=0.1) if d == 25 else radius.fixed(0.5 * max(1.0, noise / 0.3))
     alphas = size.pick(

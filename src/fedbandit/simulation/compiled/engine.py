@@ -6,28 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TypeGuard
 
-from fedbandit.algorithms.async_linucb import AsyncLinUCB
 from fedbandit.algorithms.base import Rule
-from fedbandit.algorithms.catalog import AnyRule
-from fedbandit.algorithms.dislinucb import DisLinUCB
-from fedbandit.algorithms.fedlinucb import FedLinUCB
-from fedbandit.algorithms.oful import OFUL
+from fedbandit.algorithms.rules import LinearRule
 from fedbandit.algorithms.synchronous import SynchronousRule
 from fedbandit.errors import NotFinite
 from fedbandit.simulation.compiled.blocks import Reader, new_log, obstacle_in, with_room
-from fedbandit.simulation.compiled.fleets import CompiledFleet, compiled_fleet, is_lazy
+from fedbandit.simulation.compiled.fleets import KERNELS, CompiledFleet, compiled_fleet, is_lazy
 from fedbandit.simulation.compiled.round_block import RoundBlock, RoundLog
 from fedbandit.simulation.participation import Participation
 from fedbandit.simulation.runner import rounds_of
 from fedbandit.simulation.trace import Recorder, Trace
 from fedbandit.simulation.worlds import Block, Index, Stream, World
 
-OUR_RULES = (FedLinUCB, OFUL, DisLinUCB, AsyncLinUCB)
 
-
-def has_kernel(rule: Rule | SynchronousRule) -> TypeGuard[AnyRule]:
+def has_kernel(rule: Rule | SynchronousRule) -> TypeGuard[LinearRule]:
     """Whether a kernel plays this rule; a subclass may do anything, so it does not count. None waits for batches."""
-    return type(rule) in OUR_RULES and getattr(rule, "min_upload", 1) == 1
+    return type(rule) in KERNELS and getattr(rule, "min_upload", 1) == 1
 
 
 class NotCompiled(Exception):
@@ -62,7 +56,7 @@ def run_compiled(
 
 
 def _play_blocks(
-    rule: AnyRule,
+    rule: LinearRule,
     recorder: Recorder,
     stream: Stream,
     blocks: Iterator[tuple[Index, Block]],

@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 
 from fedbandit.algorithms.async_linucb import AsyncLinUCB
-from fedbandit.algorithms.catalog import AnyRule
+from fedbandit.algorithms.dcb import DCB
 from fedbandit.algorithms.dislinucb import DisLinUCB
 from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.algorithms.messages import n_bytes, n_scalars
 from fedbandit.algorithms.oful import OFUL
+from fedbandit.algorithms.rules import LinearRule
 from fedbandit.algorithms.synchronous import SCALAR_BYTES
 from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.core.decision_sets import Ball, Width
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats, packed_length
 from fedbandit.simulation.compiled.async_linucb import AsyncFleet, AsyncRule, play_async
+from fedbandit.simulation.compiled.dcb import DCBKernel
 from fedbandit.simulation.compiled.dislinucb import DisFleet, DisRule, play_dislinucb
 from fedbandit.simulation.compiled.eager import EagerFleet, EagerRule, Estimates, copy_estimate, play_eager
 from fedbandit.simulation.compiled.lazy import LazyFleet, LazyRule, play_lazy
@@ -51,18 +53,29 @@ class CompiledFleet:
         return np.column_stack((counts_at[:, :3], *sizes))
 
 
-def is_lazy(rule: AnyRule) -> bool:
+# A rule's class -> the fleet with its kernel. A rule that is not here is played by the reference engine.
+Build = Callable[[Any, int, int, bool], CompiledFleet]
+KERNELS: dict[type[Any], Build] = {}
+
+
+def kernel_of(rule: type[LinearRule]) -> Callable[[Build], Build]:
+    """Register what makes a fleet of this rule: a function of the rule, n_agents, n_rows and on_ball."""
+
+    def register(build: Build) -> Build:
+        KERNELS[rule] = build
+        return build
+
+    return register
+
+
+def is_lazy(rule: LinearRule) -> bool:
     """Whether the policy changes only at an exchange, or at a rare switch."""
     return isinstance(rule, FedLinUCB) or (isinstance(rule, OFUL) and rule.switching is not None)
 
 
-def compiled_fleet(rule: AnyRule, n_agents: int, *, n_rows: int, on_ball: bool) -> CompiledFleet:
+def compiled_fleet(rule: LinearRule, n_agents: int, *, n_rows: int, on_ball: bool) -> CompiledFleet:
     """A fresh fleet; `n_rows` is the size of the table its actions come from, 0 if there is none."""
-    if isinstance(rule, FedLinUCB) or (isinstance(rule, OFUL) and is_lazy(rule)):
-        return _lazy(rule, n_agents, n_rows, on_ball)
-    if isinstance(rule, OFUL):
-        return _eager(rule, n_agents)
-    return _dislinucb(rule, n_agents) if isinstance(rule, DisLinUCB) else _async(rule, n_agents)
+    return KERNELS[type(rule)](rule, n_agents, n_rows, on_ball)
 
 
 class Bound:
@@ -93,14 +106,14 @@ def _sums(n_owners: int, dim: int) -> Sums:
     return Sums(np.zeros((n_owners, packed)), np.zeros((n_owners, dim)), np.zeros(n_owners, dtype=np.int64))
 
 
-def _at_prior(n_owners: int, rule: AnyRule) -> Sums:
+def _at_prior(n_owners: int, rule: LinearRule) -> Sums:
     """λI and no data."""
     sums = _sums(n_owners, rule.dim)
     sums.Sigma[:] = _packed_prior(rule)
     return sums
 
 
-def _packed_prior(rule: AnyRule) -> Vector:
+def _packed_prior(rule: LinearRule) -> Vector:
     """λI, packed."""
     packed = np.zeros(packed_length(rule.dim))
     steps = np.arange(rule.dim)
@@ -108,6 +121,7 @@ def _packed_prior(rule: AnyRule) -> Vector:
     return packed
 
 
+@kernel_of(FedLinUCB)
 def _lazy(rule: FedLinUCB | OFUL, M: int, n_rows: int, on_ball: bool) -> CompiledFleet:
     numbers = _lazy_numbers(rule)
     fleet = _lazy_fleet(rule, numbers, M, n_rows, M if on_ball else 0)
@@ -180,7 +194,7 @@ def _allowed_at_first(numbers: LazyRule, dim: int) -> float:
     return dim * math.expm1(numbers.threshold / dim)
 
 
-def _estimates(rule: AnyRule, n_slots: int, prior: int) -> Estimates:
+def _estimates(rule: LinearRule, n_slots: int, prior: int) -> Estimates:
     """Slots for running estimates, of which one is filled with the prior; the others cost no memory until used."""
     dim = rule.dim
     estimates = Estimates(
@@ -200,7 +214,10 @@ def _estimates(rule: AnyRule, n_slots: int, prior: int) -> Estimates:
     return estimates
 
 
-def _eager(rule: OFUL, M: int) -> CompiledFleet:
+@kernel_of(OFUL)
+def _oful(rule: OFUL, M: int, n_rows: int, on_ball: bool) -> CompiledFleet:
+    if is_lazy(rule):
+        return _lazy(rule, M, n_rows, on_ball)
     shared = rule.mode == "shared"
     n_slots = 1 if shared else M
     fleet = EagerFleet(
@@ -214,7 +231,8 @@ def _eager(rule: OFUL, M: int) -> CompiledFleet:
     return CompiledFleet(Bound(play_eager, fleet, numbers), dim=rule.dim)
 
 
-def _dislinucb(rule: DisLinUCB, M: int) -> CompiledFleet:
+@kernel_of(DisLinUCB)
+def _dislinucb(rule: DisLinUCB, M: int, n_rows: int, on_ball: bool) -> CompiledFleet:
     at_start = int(rule.enrolment == "start")
     fleet = DisFleet(
         estimates=_estimates(rule, M + 2, M),
@@ -230,7 +248,13 @@ def _dislinucb(rule: DisLinUCB, M: int) -> CompiledFleet:
     return CompiledFleet(Bound(play_dislinucb, fleet, DisRule(rule.threshold, terms_of(rule))), dim=rule.dim)
 
 
-def _async(rule: AsyncLinUCB, M: int) -> CompiledFleet:
+@kernel_of(DCB)
+def _dcb(rule: DCB, M: int, n_rows: int, on_ball: bool) -> CompiledFleet:
+    return CompiledFleet(DCBKernel(rule, M))
+
+
+@kernel_of(AsyncLinUCB)
+def _async(rule: AsyncLinUCB, M: int, n_rows: int, on_ball: bool) -> CompiledFleet:
     packed = packed_length(rule.dim)
     fleet = AsyncFleet(
         estimates=_estimates(rule, M + 2, M),

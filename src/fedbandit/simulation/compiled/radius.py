@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from fedbandit.algorithms.catalog import AnyRule
+from fedbandit.algorithms.rules import LinearRule
 from fedbandit.core import radius as radii
 from fedbandit.core.theory import LOG2
 from fedbandit.simulation.compiled.jit import inner
@@ -49,9 +49,9 @@ def beta_of(terms: RadiusTerms, log_det: float, n_obs: int, n_uploads: int) -> f
     return beta
 
 
-def terms_of(rule: AnyRule) -> RadiusTerms:
-    """The coefficients of a rule's radius."""
-    radius = rule.radius
+def terms_of(rule: LinearRule, radius: radii.AnyRadius | None = None) -> RadiusTerms:
+    """The coefficients of a rule's radius, or of another one in its place."""
+    radius = rule.radius if radius is None else radius
     at_first = rule.beta_for(rule.prior_model, n_obs=0, version=0)  # a named error if it is infinite
     if isinstance(radius, (radii.Fixed, radii.Paper)):
         return _terms(rule, base=at_first)
@@ -64,7 +64,7 @@ def terms_of(rule: AnyRule) -> RadiusTerms:
 
 
 def _terms(
-    rule: AnyRule,
+    rule: LinearRule,
     *,
     base: float,
     noise: float = 0.0,
@@ -97,7 +97,7 @@ def _terms(
     )
 
 
-def _adaptive_terms(rule: AnyRule, radius: radii.Adaptive, base: float) -> RadiusTerms:
+def _adaptive_terms(rule: LinearRule, radius: radii.Adaptive, base: float) -> RadiusTerms:
     """The adaptive radius of core/theory.py, split into what changes with a model and what does not."""
     mu, alpha, dim = radius.n_agents - 1, rule.trigger_level, rule.dim
     by_determinant = rule.trigger_kind == "determinant"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from fedbandit.core.arrays import is_among
 from fedbandit.errors import InvalidParameter
+from fedbandit.registry import Registry
 from fedbandit.simulation.datasets.base import Baselines, DataWorld
 from fedbandit.simulation.datasets.classes import BreastCancer, Digits, Wine
 from fedbandit.simulation.datasets.flights import Flights
@@ -18,7 +19,7 @@ DOWNLOADED: dict[str, type[DataWorld]] = {
     world.name: world for world in (LastFm, Delicious, MovieLens100k, MovieLens1M, MovieLens20M)
 }
 REAL: dict[str, type[DataWorld]] = {**OFFLINE, **DOWNLOADED}
-EVERY: dict[str, Callable[..., World]] = {**WORLDS, **REAL}
+EVERY: Registry[Callable[..., World]] = Registry("world", REAL, including=WORLDS)
 
 
 def real(name: str, **options: object) -> DataWorld:

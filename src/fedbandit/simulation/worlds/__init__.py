@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedbandit.registry import Registry
 from fedbandit.simulation.worlds.arrays import FromArrays, from_arrays
 from fedbandit.simulation.worlds.base import (
     BLOCK_NUMBERS,
@@ -50,9 +51,11 @@ def from_parquet(path: str | Path, **columns: Any) -> DataWorld:
 
 uniform, articles, sphere, ball, adversarial = Uniform, Articles, Sphere, BallWorld, Adversarial
 logistic = Logistic
-WORLDS: dict[str, Callable[..., World]] = {
-    world.name: world for world in (Uniform, Articles, Sphere, BallWorld, Adversarial, Logistic)
-}
+WORLDS: Registry[Callable[..., World]] = Registry(
+    "world",
+    {world.name: world for world in (Uniform, Articles, Sphere, BallWorld, Adversarial, Logistic)},
+    group="fedbandit.worlds",
+)
 
 __all__ = [
     "BLOCK_NUMBERS",

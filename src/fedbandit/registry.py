@@ -83,7 +83,7 @@ class Algorithm:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     example: Mapping[str, Any] = field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    traits: frozenset[str] = EVERY_TRAIT
+    traits: frozenset[str] = field(default_factory=lambda: EVERY_TRAIT)
 
     def __post_init__(self) -> None:
         unknown = set(self.traits) - EVERY_TRAIT

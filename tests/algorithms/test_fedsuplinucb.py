@@ -187,11 +187,19 @@ def test_bad_numbers_and_calls_are_named_errors():
         make(beta=fb.radius.exogenous(noise_scale=0.3))
     agent = make().agent("a")
     with pytest.raises(InvalidInput):
-        agent.choose(np.eye(4), k=2)
-    with pytest.raises(InvalidInput):
         agent.choose(fb.Ball(4))
     with pytest.raises(InvalidInput):
         agent.adopt(fb.Receipt("a", 0))
+
+
+def test_of_several_actions_only_the_first_is_learnt():
+    agent = make(n_rounds=64).agent("a")
+    X = np.array([[0.9, 0, 0, 0], [0, 1.4, 0, 0], [0, 0, 0.2, 0]])
+    decisions = agent.choose(X, k=3)
+    assert [decision.index for decision in decisions] == [1, 0, 2]
+    for decision in decisions:
+        agent.observe(decision, 1.0)
+    assert [layer.n_rounds for layer in agent.layers] == [0, 1, 0]
 
 
 def test_on_drawn_contexts_layers_cost_regret_against_fedlinucb():

@@ -14,6 +14,7 @@ ALGORITHMS: Registry[Algorithm] = Registry(
     "algorithm",
     {
         "fedlinucb": "fedbandit.algorithms.fedlinucb:FEDLINUCB",
+        "fedsuplinucb": "fedbandit.algorithms.fedsuplinucb:FEDSUPLINUCB",
         "async-linucb": "fedbandit.algorithms.async_linucb:ASYNC_LINUCB",
         "dislinucb": "fedbandit.algorithms.dislinucb:DISLINUCB",
         "oful-shared": "fedbandit.algorithms.oful:OFUL_SHARED",

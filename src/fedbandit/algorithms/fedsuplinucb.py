@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedbandit.algorithms.base import BaseAgent
+from fedbandit.algorithms.base import BaseAgent, replies_in
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.fedlinucb import FedLinUCB, FedLinUCBAgent, FedLinUCBServer
-from fedbandit.algorithms.messages import Download, Pull, Receipt, Reply, Request, Upload, n_bytes
+from fedbandit.algorithms.messages import Download, Poll, Pull, Receipt, Reply, Request, Upload, n_bytes
 from fedbandit.algorithms.rules import LinearRule
-from fedbandit.algorithms.scoring import DecisionBasis
+from fedbandit.algorithms.scoring import DecisionBasis, check_k
 from fedbandit.algorithms.server import BaseServer
 from fedbandit.core import radius as radii
-from fedbandit.core.arrays import Matrix, Vector, as_reward, at_least, finite, finite_at_least, whole_at_least
+from fedbandit.core.arrays import (
+    Matrix,
+    Vector,
+    as_reward,
+    at_least,
+    finite,
+    finite_at_least,
+    is_listing,
+    whole_at_least,
+)
 from fedbandit.core.decision_sets import DecisionSet, first_best, has_best
 from fedbandit.core.statistics import SufficientStats
-from fedbandit.errors import InvalidInput, InvalidParameter
+from fedbandit.errors import DimensionMismatch, InvalidInput, InvalidParameter
+from fedbandit.registry import Algorithm, option
 from fedbandit.wire.identifiers import check_agent_id
 
 NOT_LEARNT = -1  # the layer of a decision whose reward no layer may learn
@@ -37,8 +48,18 @@ class FedSupLinUCB(LinearRule):
     a number; `fb.theory.layer_radius` for the guarantee). `n_rounds` is T, the rounds of all agents together.
     """
 
-    n_rounds: int
-    alpha: float = 1.0
+    n_rounds: int = field(
+        metadata=option("T of its levels.", default=lambda sizes: sizes.n_rounds, default_help="the rounds of the run")
+    )
+    alpha: float = field(
+        default=1.0,
+        metadata=option(
+            "Determinant growth that triggers an exchange of a layer.",
+            default=lambda sizes: sizes.n_agents**-2.0,
+            default_help="1/M²",
+            letter="a",
+        ),
+    )
     upper_beta: float | None = None
 
     def __post_init__(self) -> None:
@@ -165,23 +186,41 @@ class FedSupLinUCBAgent(BaseAgent):
         return self.layers[0]._basis()
 
     def choose(self, actions: ArrayLike | DecisionSet, *, k: int | None = None) -> Any:
-        """The action of the layer where the round stops; k best actions are not defined here."""
-        if has_best(actions) or k is not None:
-            raise InvalidInput("FedSupLinUCB chooses one action of a finite array; it has no best() and no k")
+        """The action of the layer where the round stops; with `k`, then the one of the rows that are left, and so on.
+
+        Only the first of k is learnt: the rows left for the others depend on rewards that upper layers must not see.
+        """
+        if has_best(actions):
+            raise InvalidInput("FedSupLinUCB chooses from a finite array of actions, got a decision set with best()")
         X = finite(self._read(actions), "actions")
+        if k is not None:
+            check_k(k, X)
+        return self._choose_rows(X, k)
+
+    def _choose_rows(self, X: Matrix, k: int | None) -> Any:
         with self._lock:
             bases = [layer._basis() for layer in self.layers]
-            index, layer = layer_choice(bases, self.rule.levels, X, upper_beta=float(self.rule.upper_beta or 0.0))
-            decision = self._decide(X, index, self.model_version)
-            self._layer_of[self._newest] = layer
+            left, decisions = np.arange(len(X)), []
+            for i in range(k or 1):
+                at, layer = layer_choice(
+                    bases, self.rule.levels, X[left], upper_beta=float(self.rule.upper_beta or 0.0)
+                )
+                decisions.append(self._decide(X, int(left[at]), self.model_version))
+                self._layer_of[self._newest] = layer if i == 0 else NOT_LEARNT
+                left = np.delete(left, at)
             if len(self._layer_of) > 2 * len(self._pending) + 16:  # expired and dropped decisions
                 self._layer_of = {n: s for n, s in self._layer_of.items() if n in self._pending}
-        return decision
+        return decisions[0] if k is None else decisions
 
     def choose_many(self, decision_sets: Sequence[ArrayLike], *, k: int | None = None) -> Any:
-        """What `choose` gives for each decision set."""
+        """What `choose` gives for each decision set; nothing is decided if one set is bad."""
+        if not is_listing(decision_sets) and not hasattr(decision_sets, "__len__"):
+            raise InvalidInput(f"expected a list of decision sets, got {type(decision_sets).__name__}")
         arrays = [finite(self._read(actions), "actions") for actions in decision_sets]
-        return [self.choose(X, k=k) for X in arrays]
+        for X in arrays:
+            if k is not None:
+                check_k(k, X)
+        return [self._choose_rows(X, k) for X in arrays]
 
     def observe(self, decision: Decision | ArrayLike, reward: float) -> Upload | None:
         """Book a reward in its decision's layer; a row that `choose` did not pick belongs to layer 0."""
@@ -194,11 +233,13 @@ class FedSupLinUCBAgent(BaseAgent):
                 layer = self._layer_of.pop(number, NOT_LEARNT)
             else:
                 x = self._row(decision)
-            self.n_rounds += 1
             if layer == NOT_LEARNT:
                 self.n_not_learnt += 1
+                self.n_rounds += 1
                 return None
-            return self._labelled(layer, self.layers[layer].observe(x, value))
+            upload = self.layers[layer].observe(x, value)
+            self.n_rounds += 1
+            return self._labelled(layer, upload)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Upload | None:
         """Learn rows from elsewhere in layer 0, the only one that may."""
@@ -218,10 +259,14 @@ class FedSupLinUCBAgent(BaseAgent):
 
     def adopt(self, message: Reply | Iterable[Reply]) -> Upload | None:
         """Give a download to its layer; the upload that is due in turn."""
+        if not isinstance(message, Download | Poll | Receipt):
+            answers = [self.adopt(reply) for reply in replies_in(message) if reply.agent_id == self.agent_id]
+            return next((answer for answer in answers if answer is not None), None)
+        if message.agent_id != self.agent_id:
+            raise InvalidInput(f"expected a reply for agent {self.agent_id!r}, got one for {message.agent_id!r}")
+        if isinstance(message, Download) and message.stats.dim != self.dim:
+            raise DimensionMismatch(f"expected a model with {self.dim} features, got {message.stats.dim}")
         if not isinstance(message, LayerDownload):
-            if isinstance(message, tuple | list):
-                answers = [self.adopt(reply) for reply in message if reply.agent_id == self.agent_id]
-                return next((answer for answer in answers if answer is not None), None)
             raise InvalidInput(f"expected the download of a layer, got {type(message).__name__}")
         if not 0 <= message.layer < len(self.layers):
             raise InvalidInput(f"expected a layer from 0 to {len(self.layers) - 1}, got {message.layer}")
@@ -243,6 +288,8 @@ class FedSupLinUCBAgent(BaseAgent):
 
     def _state(self) -> dict[str, Any]:
         layer_of = {str(number): layer for number, layer in self._layer_of.items()}
+        for layer in self.layers:
+            layer._decisions = itertools.count()  # saving skips a number, and layers make no decisions of their own
         blobs = [layer.to_bytes() for layer in self.layers]
         return {"layers": blobs, "layer_of": layer_of, "not_learnt": self.n_not_learnt}
 
@@ -291,3 +338,11 @@ class FedSupLinUCBServer(BaseServer):
         from fedbandit.algorithms.snapshot import load
 
         self.layers = [load(blob) for blob in state["layers"]]
+
+
+FEDSUPLINUCB = Algorithm(
+    name="fedsuplinucb",
+    rule=FedSupLinUCB,
+    example={"n_rounds": 1_000, "alpha": 0.1},
+    traits=frozenset({"any-time", "any-rows"}),
+)

@@ -35,13 +35,14 @@ EVERY_TRAIT = frozenset(TRAITS)
 
 @dataclass(frozen=True, slots=True)
 class RunSizes:
-    """What a command knows of a run before it makes the rule: dim, M, T, noise and δ."""
+    """What a command knows of a run before it makes the rule: dim, M, T, noise, δ, and K where the world says it."""
 
     dim: int
     n_agents: int
     n_rounds: int
     noise: float
     delta: float
+    n_actions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,11 @@ class Algorithm:
     def make(self, **numbers: Any) -> Any:
         """The rule with these numbers."""
         return self.rule(**{**self.fixed, **numbers})
+
+    def known(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the numbers that the rule has a field for: not every rule has a radius β or a ridge λ."""
+        names = {one.name for one in self.fields}
+        return {name: value for name, value in numbers.items() if name in names or not names}
 
     @property
     def class_name(self) -> str:

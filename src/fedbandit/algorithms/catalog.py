@@ -19,6 +19,11 @@ ALGORITHMS: Registry[Algorithm] = Registry(
         "dislinucb": "fedbandit.algorithms.dislinucb:DISLINUCB",
         "oful-shared": "fedbandit.algorithms.oful:OFUL_SHARED",
         "oful-independent": "fedbandit.algorithms.oful:OFUL_INDEPENDENT",
+        "delb": "fedbandit.algorithms.delb:ENTRY",
+        "fedpe": "fedbandit.algorithms.fedpe:ENTRY",
+        "club": "fedbandit.algorithms.club:ENTRY",
+        "dcb": "fedbandit.algorithms.dcb:DCB_ENTRY",
+        "dccb": "fedbandit.algorithms.dccb:DCCB_ENTRY",
     },
     group="fedbandit.algorithms",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from fedbandit.core.arrays import Matrix, Vector, frozen, whole_at_least
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats, pack_symmetric, packed_length, unpack_symmetric
 from fedbandit.errors import InvalidInput, InvalidParameter, ProtocolError
+from fedbandit.registry import Algorithm, option
 from fedbandit.wire.identifiers import check_agent_id
 
 
@@ -33,7 +34,10 @@ class DCB(LinearRule):
     synchronous: ClassVar[bool] = True
     peer_to_peer: ClassVar[bool] = True
 
-    mass: str = "paper"
+    mass: str = field(
+        default="paper",
+        metadata=option("weight of a new pair: 'paper' (1, as printed) or 'fleet' (M, which the analysis needs)"),
+    )
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -214,3 +218,8 @@ def unpacked(packed: Vector, dim: int) -> SufficientStats:
     """The statistics of packed sums; they count no observations, for weights are not whole."""
     n = packed_length(dim)
     return SufficientStats(frozen(unpack_symmetric(packed[:n], dim)), frozen(packed[n:].copy()))
+
+
+DCB_ENTRY = Algorithm(
+    name="dcb", rule=DCB, variants={"fleet": {"mass": "fleet"}}, traits=frozenset({"any-rows", "scores"})
+)

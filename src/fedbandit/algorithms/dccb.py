@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from fedbandit.algorithms.synchronous import StepMessage
 from fedbandit.core.arrays import Matrix, Vector, finite_at_least, frozen
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.errors import InvalidInput, InvalidParameter
+from fedbandit.registry import Algorithm, option
 from fedbandit.wire.identifiers import check_agent_id
 
 
@@ -35,10 +36,18 @@ class DCCB(DCB):
     new pair weighs as much as the agent has neighbours, itself included.
     """
 
-    noise_scale: float = 1.0
-    kappa: float = 0.1
+    noise_scale: float = field(
+        default=1.0,
+        metadata=option("R of the printed c(t)", default=lambda run: run.noise, default_help="the world's noise"),
+    )
+    kappa: float = field(
+        default=0.1, metadata=option("smallest eigenvalue of the contexts' covariance, for the printed c(t)")
+    )
     delta: float = 0.01
-    threshold: float | None = None
+    threshold: float | None = field(
+        default=None,
+        metadata=option("use c(t) = threshold·√((1 + log(1+t))/(1+t)) in place of the printed one", letter="c"),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -179,3 +188,8 @@ class DCCBMeetings(DCBMeetings):
         return MeetingMessage(
             self.ids[i], message.n_scalars, message.pairs, message.sender, message.theta_hat, message.neighbours
         )
+
+
+DCCB_ENTRY = Algorithm(
+    name="dccb", rule=DCCB, variants={"threshold": {"threshold": 2.0}}, traits=frozenset({"any-rows", "scores"})
+)

@@ -113,16 +113,23 @@ def _check_shape(array: NDArray[Any], shape: tuple[int | None, ...], what: str) 
 def _check_size(array: NDArray[np.float64], what: str) -> float:
     """The largest size of an entry; all must be numbers within ±1e70."""
     # Two reductions instead of a mask: no temporary of the block's size. NaN fails the comparison.
-    largest = float(max(array.max(), -array.min()))
+    distinct = without_repeats(array)
+    largest = float(max(distinct.max(), -distinct.min()))
     if not largest <= LARGEST:
         raise NotFinite(f"expected finite {what}, got entries that are NaN, infinite or beyond ±{LARGEST:g}")
     return largest
 
 
+def without_repeats(array: NDArray[Any]) -> NDArray[Any]:
+    """The first row of an array that repeats it in memory (as `np.broadcast_to` makes it), else the array."""
+    return array[:1] if array.ndim > 1 and len(array) > 1 and array.strides[0] == 0 else array
+
+
 def _indices(array: NDArray[Any], limit: int, what: str) -> Index:
     if array.dtype.kind not in "iu":
         raise InvalidInput(f"expected {what} as whole numbers, got an array of {array.dtype}")
-    if array.min() < 0 or array.max() >= limit:
+    distinct = without_repeats(array)
+    if distinct.min() < 0 or distinct.max() >= limit:
         raise InvalidParameter(f"expected {what} from 0 to {limit - 1}, got {array.min()} to {array.max()}")
     return array.astype(np.int64, copy=False)
 

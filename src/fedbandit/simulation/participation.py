@@ -12,6 +12,7 @@ import numpy as np
 from fedbandit.core.arrays import is_listing, keep_finite, keep_whole, whole_at_least
 from fedbandit.errors import InvalidParameter
 from fedbandit.registry import Registry
+from fedbandit.simulation.synchronous_fleet import in_turn
 from fedbandit.simulation.worlds import Index, World
 
 Draw = Callable[[int], Index]  # how many rounds -> who is active in each
@@ -74,11 +75,6 @@ class Steps(RoundRobin):
     """Steps of M rounds, in each of which every agent acts once, in order of index: what synchronous systems need."""
 
     name: ClassVar[str] = "steps"
-
-
-def in_turn(t: int, n: int, n_agents: int) -> Index:
-    """The active agents of rounds t+1 … t+n when all act in turn from the first round on."""
-    return (t + np.arange(n)) % n_agents
 
 
 @dataclass(frozen=True)

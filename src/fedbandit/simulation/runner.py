@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -254,16 +254,16 @@ def _played(
                 raise InvalidParameter(f"the compiled engine cannot play {found}; engine='reference' can") from None
     report.start_again()
     rounds = {key: run[key] for key in ("n_agents", "n_rounds", "seed")}
-    fleet = new_fleet(rule, run["n_agents"])
     stream, blocks = rounds_of(world, pattern, **rounds)
+    fleet = new_fleet(rule, run["n_agents"], stream)
     return play_rounds(fleet, stream, blocks, n_rounds=run["n_rounds"], record=run["record"], progress=report)
 
 
-def new_fleet(rule: Rule | SynchronousRule, n_agents: int) -> PlayableFleet:
-    """The fleet of a rule, synchronous or not."""
-    kind: Any = SynchronousFleet if is_synchronous(rule) else SimulatedFleet
-    fleet: PlayableFleet = kind(rule, n_agents)
-    return fleet
+def new_fleet(rule: Rule | SynchronousRule, n_agents: int, stream: Stream | None = None) -> PlayableFleet:
+    """The fleet of a rule, synchronous or not; some need to know the fixed actions of a stream."""
+    if is_synchronous(rule):
+        return SynchronousFleet(cast(SynchronousRule, rule), n_agents, getattr(stream, "fixed_actions", None))
+    return SimulatedFleet(cast(Rule, rule), n_agents)
 
 
 class _OnceEach:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import numpy as np
 
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.synchronous import StepMessage, SynchronousAgent, SynchronousRule
+from fedbandit.core.arrays import Matrix
 from fedbandit.errors import InvalidParameter
+from fedbandit.simulation.worlds import Index
 
 
 class SynchronousFleet:
@@ -15,15 +20,25 @@ class SynchronousFleet:
     The rounds of a step that is cut short by the end of the run are played, and nothing travels after them.
     """
 
-    def __init__(self, rule: SynchronousRule, n_agents: int) -> None:
+    def __init__(self, rule: SynchronousRule, n_agents: int, fixed_actions: Matrix | None = None) -> None:
         self.rule = rule
         self.n_up = self.n_down = self.n_switches = self.n_scalars = self.n_bytes = 0
         self.agents = {str(m): rule.agent(str(m), incarnation="simulation") for m in range(n_agents)}
         self.server = rule.server()
         self.server.enroll(self.agents)
+        if getattr(rule, "needs_fixed_actions", False):
+            self._announce(fixed_actions)
         self._ids = list(self.agents)
         self._counts_replies = not getattr(rule, "peer_to_peer", False)
         self._exchange(self._deliver(self.server.begin()))
+
+    def _announce(self, actions: Matrix | None) -> None:
+        """Tell the server the action set that everybody knows in advance, which costs no message."""
+        if actions is None:
+            raise InvalidParameter(
+                f"{type(self.rule).__name__} needs a world with one fixed action set, such as fb.worlds.fixed_set()"
+            )
+        cast(Any, self.server).know_actions(actions)
 
     @property
     def dim(self) -> int:
@@ -77,6 +92,11 @@ class SynchronousFleet:
     def _count(self, message: StepMessage) -> None:
         self.n_scalars += message.n_scalars
         self.n_bytes += message.n_bytes
+
+
+def in_turn(t: int, n: int, n_agents: int) -> Index:
+    """The active agents of rounds t+1 … t+n when all act in turn from the first round on."""
+    return (t + np.arange(n)) % n_agents
 
 
 def not_in_steps(t: int, agent_id: object, rule: object) -> InvalidParameter:

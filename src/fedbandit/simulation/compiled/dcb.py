@@ -15,8 +15,7 @@ from fedbandit.simulation.compiled.jit import exact_inner, inlined, kernel
 from fedbandit.simulation.compiled.linear import factorise, rough_spread, solve
 from fedbandit.simulation.compiled.radius import RadiusTerms, beta_of, terms_of
 from fedbandit.simulation.compiled.round_block import TABLE, RoundBlock, RoundLog, best_of, book
-from fedbandit.simulation.participation import in_turn
-from fedbandit.simulation.synchronous_fleet import not_in_steps
+from fedbandit.simulation.synchronous_fleet import in_turn, not_in_steps
 from fedbandit.simulation.worlds import Index
 
 FIRST_STEPS = 1000  # steps that buffers have room for at first

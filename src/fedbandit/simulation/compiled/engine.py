@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 from fedbandit.algorithms.base import Rule
+from fedbandit.algorithms.delb import DELB
+from fedbandit.algorithms.fedpe import FedPE
 from fedbandit.algorithms.rules import LinearRule
 from fedbandit.algorithms.synchronous import SynchronousRule
 from fedbandit.errors import NotFinite
 from fedbandit.simulation.compiled.blocks import Reader, new_log, obstacle_in, with_room
 from fedbandit.simulation.compiled.fleets import KERNELS, CompiledFleet, compiled_fleet, is_lazy
+from fedbandit.simulation.compiled.planned import play_planned
 from fedbandit.simulation.compiled.round_block import RoundBlock, RoundLog
 from fedbandit.simulation.participation import Participation
 from fedbandit.simulation.runner import rounds_of
 from fedbandit.simulation.trace import Recorder, Trace
 from fedbandit.simulation.worlds import Block, Index, Stream, World
+
+PLANNED_RULES = (DELB, FedPE)
 
 
 def has_kernel(rule: Rule | SynchronousRule) -> TypeGuard[LinearRule]:
@@ -47,10 +52,14 @@ def run_compiled(
 
     `NotCompiled` if the rule has no kernel or only Python can search the world's decision sets.
     """
-    if not has_kernel(rule):
+    if not has_kernel(rule) and type(rule) not in PLANNED_RULES:
         raise NotCompiled(type(rule).__name__)
     recorder = Recorder(rule.dim, n_rounds, record)
     rounds = rounds_of(world, participation, n_agents=n_agents, n_rounds=n_rounds, seed=seed)
+    if type(rule) in PLANNED_RULES:
+        play_planned(cast(SynchronousRule, rule), recorder, *rounds, n_agents, n_rounds, progress)
+        return recorder.trace()
+    assert has_kernel(rule)
     _play_blocks(rule, recorder, *rounds, n_agents, n_rounds, progress)
     return recorder.trace()
 

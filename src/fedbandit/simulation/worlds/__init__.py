@@ -28,6 +28,8 @@ from fedbandit.simulation.worlds.base import (
     unit_rows,
     with_noise,
 )
+from fedbandit.simulation.worlds.clusters import Clusters
+from fedbandit.simulation.worlds.fixed import FixedFeatures, FixedSet, FixedStream
 from fedbandit.simulation.worlds.logistic import Logistic
 from fedbandit.simulation.worlds.synthetic import Adversarial, Articles, BallWorld, Sphere, Uniform
 
@@ -50,11 +52,10 @@ def from_parquet(path: str | Path, **columns: Any) -> DataWorld:
 
 
 uniform, articles, sphere, ball, adversarial = Uniform, Articles, Sphere, BallWorld, Adversarial
-logistic = Logistic
+fixed_set, fixed_features, clusters, logistic = FixedSet, FixedFeatures, Clusters, Logistic
+_OURS = (Uniform, Articles, Sphere, BallWorld, Adversarial, FixedSet, FixedFeatures, Clusters, Logistic)
 WORLDS: Registry[Callable[..., World]] = Registry(
-    "world",
-    {world.name: world for world in (Uniform, Articles, Sphere, BallWorld, Adversarial, Logistic)},
-    group="fedbandit.worlds",
+    "world", {world.name: world for world in _OURS}, group="fedbandit.worlds"
 )
 
 __all__ = [
@@ -65,7 +66,11 @@ __all__ = [
     "Articles",
     "BallWorld",
     "Block",
+    "Clusters",
     "DrawnStream",
+    "FixedFeatures",
+    "FixedSet",
+    "FixedStream",
     "FromArrays",
     "Index",
     "Logistic",
@@ -78,6 +83,9 @@ __all__ = [
     "ball",
     "block_size",
     "check_numbers",
+    "clusters",
+    "fixed_features",
+    "fixed_set",
     "from_arrays",
     "from_parquet",
     "generator",

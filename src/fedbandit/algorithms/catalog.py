@@ -24,6 +24,8 @@ ALGORITHMS: Registry[Algorithm] = Registry(
         "club": "fedbandit.algorithms.club:ENTRY",
         "dcb": "fedbandit.algorithms.dcb:DCB_ENTRY",
         "dccb": "fedbandit.algorithms.dccb:DCCB_ENTRY",
+        "fedglbucb": "fedbandit.algorithms.fedglbucb:FEDGLBUCB",
+        "feducb": "fedbandit.algorithms.feducb:FEDUCB",
     },
     group="fedbandit.algorithms",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from fedbandit.core.arrays import Matrix, Vector, at_least, finite_at_least, fro
 from fedbandit.core.decision_sets import first_best
 from fedbandit.core.statistics import packed_length
 from fedbandit.errors import InvalidInput, InvalidParameter
+from fedbandit.registry import Algorithm, RunSizes, option
 from fedbandit.wire.identifiers import check_agent_id
 
 MAX_ITERATIONS = 10_000  # of one joint fit; a fit that ends there says how far it came, and the radius allows for it
@@ -32,12 +33,23 @@ class FedGLBUCB:
     synchronous: ClassVar[bool] = True
 
     dim: int
-    n_agents: int
-    threshold: float = math.inf
+    n_agents: int = field(metadata=option("M.", default=lambda sizes: sizes.n_agents, default_help="the agents"))
+    threshold: float = field(
+        default=math.inf,
+        metadata=option(
+            "Growth times observations at which all agents fit together.",
+            default=lambda sizes: _threshold_of(sizes),
+            default_help="T_m/(M d log T) with T_m = T/M",
+            letter="D",
+        ),
+    )
     link: str = "logistic"
     mode: str = "federated"
     lam: float = 2.0
-    scale: float = 1.0
+    scale: float = field(
+        default=1.0,
+        metadata=option("Factor of the confidence radius.", default=0.1, default_help="0.1, as published"),
+    )
     noise_scale: float = 0.5
     theta_bound: float = 1.0
     action_bound: float = 1.0
@@ -125,6 +137,11 @@ def sigmoid(z: Vector) -> Vector:
 def published_threshold(*, dim: int, n_agents: int, n_steps: int) -> float:
     """D = T_m/(M d log(M T_m)) with T_m steps: the setting of the published experiments."""
     return n_steps / (n_agents * dim * math.log(n_agents * n_steps))
+
+
+def _threshold_of(sizes: RunSizes) -> float:
+    n_steps = max(sizes.n_rounds // sizes.n_agents, 2)
+    return published_threshold(dim=sizes.dim, n_agents=sizes.n_agents, n_steps=n_steps)
 
 
 @dataclass(frozen=True)
@@ -413,3 +430,12 @@ def project(theta: Vector, V: Matrix, radius: float) -> Vector:
         else:
             high = middle
     return np.asarray(vectors @ (weighted / (values + high)))
+
+
+FEDGLBUCB = Algorithm(
+    name="fedglbucb",
+    rule=FedGLBUCB,
+    example={"n_agents": 2, "threshold": 1.0},
+    variants={"shared": {"mode": "shared"}, "alone": {"mode": "alone"}, "identity": {"link": "identity"}},
+    traits=frozenset(),
+)

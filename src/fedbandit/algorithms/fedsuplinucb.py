@@ -72,7 +72,8 @@ class FedSupLinUCB(LinearRule):
                     "expected upper_beta as a number where beta is a formula; fb.theory.layer_radius computes it"
                 )
             object.__setattr__(self, "upper_beta", self.radius.beta)
-        object.__setattr__(self, "upper_beta", finite_at_least(float(self.upper_beta or 0.0), 0.0, "upper_beta"))
+        else:
+            object.__setattr__(self, "upper_beta", finite_at_least(self.upper_beta, 0.0, "upper_beta"))
 
     @property
     def n_layers(self) -> int:

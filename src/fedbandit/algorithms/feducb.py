@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from fedbandit.core.decision_sets import first_best
 from fedbandit.core.eager import EagerEstimate
 from fedbandit.core.statistics import SufficientStats, packed_length
 from fedbandit.errors import InvalidInput, InvalidParameter
+from fedbandit.registry import Algorithm, option
 from fedbandit.wire.identifiers import check_agent_id
 
 
@@ -37,13 +38,19 @@ class FedUCB:
     synchronous: ClassVar[bool] = True
 
     dim: int
-    n_agents: int
-    n_steps: int
-    schedule: str = "corrected"
-    epsilon: float = 1.0
+    n_agents: int = field(metadata=option("M.", default=lambda sizes: sizes.n_agents, default_help="the agents"))
+    n_steps: int = field(
+        metadata=option(
+            "Steps of the run.",
+            default=lambda sizes: max(sizes.n_rounds // sizes.n_agents, 1),
+            default_help="rounds over agents",
+        )
+    )
+    schedule: str = field(default="corrected", metadata=option("'corrected' or 'as_published'."))
+    epsilon: float = field(default=1.0, metadata=option("Size of the noise; inf: none.", letter="e"))
     delta: float = 0.1
     threshold: float = 1.0
-    batch: int = 25
+    batch: int = field(default=25, metadata=option("Steps between releases of the corrected schedule."))
     beta: float | None = None
     lam: float = 1.0
     noise_scale: float = 0.5
@@ -353,3 +360,12 @@ class FedUCBServer:
             gram = np.sum([node[0] for node in self._levels.values()], axis=0)
             moment = np.sum([node[1] for node in self._levels.values()], axis=0)
         return frozen(gram), frozen(moment)
+
+
+FEDUCB = Algorithm(
+    name="feducb",
+    rule=FedUCB,
+    example={"n_agents": 2, "n_steps": 100},
+    variants={"as-published": {"schedule": "as_published"}},
+    traits=frozenset(),
+)

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from fedbandit.algorithms.dccb import DCCB
     from fedbandit.algorithms.delb import DELB
     from fedbandit.algorithms.dislinucb import DisLinUCB
+    from fedbandit.algorithms.fedglbucb import FedGLBUCB
     from fedbandit.algorithms.fedpe import FedPE
+    from fedbandit.algorithms.fedsuplinucb import FedSupLinUCB
+    from fedbandit.algorithms.feducb import FedUCB
     from fedbandit.algorithms.oful import OFUL
     from fedbandit.algorithms.snapshot import load
     from fedbandit.core.features import HashingFeatures, arm_features, block_features
@@ -53,6 +56,9 @@ _LAZY = {
     "DELB": "fedbandit.algorithms.delb",
     "DisLinUCB": "fedbandit.algorithms.dislinucb",
     "FedPE": "fedbandit.algorithms.fedpe",
+    "FedGLBUCB": "fedbandit.algorithms.fedglbucb",
+    "FedSupLinUCB": "fedbandit.algorithms.fedsuplinucb",
+    "FedUCB": "fedbandit.algorithms.feducb",
     "HashingFeatures": "fedbandit.core.features",
     "LiveAgent": "fedbandit.sdk",
     "OFUL": "fedbandit.algorithms.oful",
@@ -103,8 +109,11 @@ __all__ = [
     "Decision",
     "DisLinUCB",
     "Download",
+    "FedGLBUCB",
     "FedLinUCB",
     "FedPE",
+    "FedSupLinUCB",
+    "FedUCB",
     "HashingFeatures",
     "LiveAgent",
     "Poll",

@@ -131,6 +131,20 @@ CASES: dict[str, Case] = {
         on_fixed_features,
     ),
     "CLUB": Case(fb.CLUB, {**RULE, "lam": 1.0, "edge_width": 1.0, "density": 3.0, "seed": 0}, a_run),
+    "FedSupLinUCB": Case(fb.FedSupLinUCB, {**RULE, "n_rounds": 9, "alpha": 0.1, "upper_beta": 0.5}, a_run),
+    "FedGLBUCB": Case(
+        fb.FedGLBUCB,
+        {"dim": 2, "n_agents": 2, "threshold": 1.0, "link": "logistic", "mode": "federated", "lam": 1.0, "scale": 0.1}
+        | {"noise_scale": 0.5, "theta_bound": 1.0, "action_bound": 1.0, "delta": 0.1},
+        a_run,
+    ),
+    "FedUCB": Case(
+        fb.FedUCB,
+        {"dim": 2, "n_agents": 2, "n_steps": 4, "schedule": "corrected", "epsilon": 1.0, "delta": 0.1, "threshold": 1.0}
+        | {"batch": 1, "beta": 0.5, "lam": 1.0, "noise_scale": 0.5, "theta_bound": 1.0, "action_bound": 1.0}
+        | {"reward_bound": 1.0, "failure": 0.1, "seed": 0},
+        a_run,
+    ),
     "Ball": Case(fb.Ball, {"dim": 2, "radius": 1.0}, with_ball),
     "HashingFeatures": Case(
         fb.HashingFeatures,
@@ -163,6 +177,7 @@ CASES: dict[str, Case] = {
     "worlds.articles": Case(fb.worlds.articles, {**WORLD, "n_articles": 5}, played),
     "worlds.ball": Case(fb.worlds.ball, {"dim": 2, "radius": 1.0, "noise": 0.1}, played),
     "worlds.adversarial": Case(fb.worlds.adversarial, {**WORLD, "gap": 0.1, "phase": 3}, played),
+    "worlds.logistic": Case(fb.worlds.logistic, {"dim": 2, "n_actions": 2, "n_articles": 3, "theta_norm": 1.0}, played),
     "worlds.fixed_set": Case(fb.worlds.fixed_set, WORLD, played),
     "worlds.fixed_features": Case(fb.worlds.fixed_features, {**WORLD, "shortest": 0.5, "shared": True}, played),
     "worlds.clusters": Case(fb.worlds.clusters, {**WORLD, "n_clusters": 2, "spread": 0.1}, played),

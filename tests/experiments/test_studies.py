@@ -28,6 +28,7 @@ OURS = (
     "asynchrony",
     "delay",
     "scaling",
+    "lemmas",
 )
 
 
@@ -136,6 +137,16 @@ def says_scaling(answer: StudyAnswer, results: Results) -> None:
     regret = {row[1]: row[2].mean for row in table.rows if row[0] == largest}
     assert f"to {number(regret['FedLinUCB'])}" in answer.sentence
     assert f"independent learners {number(regret['OFUL independent'])}" in answer.sentence
+
+
+def says_lemmas(answer: StudyAnswer, results: Results) -> None:
+    (table,) = answer.tables
+    held = column(table, "holds")
+    assert f"{held.count('yes')} of {len(held)} corrected bounds hold" in answer.sentence
+    assert set(held) == {"yes"}
+    shown = results.one(part="statements", alpha="1/M")
+    assert f"reaches {max(c.max() for c in shown.curve('behind').values()):.3g} times" in answer.sentence
+    assert results.one(part="two lines").mean("messages").mean % 2 == 0
 
 
 @pytest.mark.parametrize("name", OURS)

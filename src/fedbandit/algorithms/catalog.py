@@ -14,6 +14,7 @@ ALGORITHMS: Registry[Algorithm] = Registry(
     "algorithm",
     {
         "fedlinucb": "fedbandit.algorithms.fedlinucb:FEDLINUCB",
+        "fedsuplinucb": "fedbandit.algorithms.fedsuplinucb:FEDSUPLINUCB",
         "async-linucb": "fedbandit.algorithms.async_linucb:ASYNC_LINUCB",
         "dislinucb": "fedbandit.algorithms.dislinucb:DISLINUCB",
         "oful-shared": "fedbandit.algorithms.oful:OFUL_SHARED",
@@ -23,6 +24,8 @@ ALGORITHMS: Registry[Algorithm] = Registry(
         "club": "fedbandit.algorithms.club:ENTRY",
         "dcb": "fedbandit.algorithms.dcb:DCB_ENTRY",
         "dccb": "fedbandit.algorithms.dccb:DCCB_ENTRY",
+        "fedglbucb": "fedbandit.algorithms.fedglbucb:FEDGLBUCB",
+        "feducb": "fedbandit.algorithms.feducb:FEDUCB",
     },
     group="fedbandit.algorithms",
 )

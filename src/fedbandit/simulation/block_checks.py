@@ -45,6 +45,8 @@ class BlockChecker:
         if not isinstance(block, Block):
             raise InvalidInput(f"expected a Block from the world's stream, got {type(block).__name__}")
         noise = _bounded(block.noise, (n,), "noise")
+        if block.uniforms is not None:
+            block = replace(block, uniforms=_bounded(block.uniforms, (n,), "uniforms"))
         if block.array is not None:
             array = as_float_array(block.array, "actions")
             _check_shape(array, (n, None, self.dim), "actions")

@@ -134,7 +134,7 @@ def play_rounds(
             actions = block.actions(i)  # line 4: receive D_t
             decision = agent.choose(actions)  # line 5: the optimistic decision
             mean, best = value_of(decision.index, decision.x, actions, block, i, stream)
-            reward = mean + float(block.noise[i])  # line 6: receive r_t
+            reward = block.reward(i, mean)  # line 6: receive r_t
             before = agent.n_switches
             upload = agent.observe(decision, reward)  # lines 7 and 8: learn, and test the determinant
             fleet.n_switches += agent.n_switches - before

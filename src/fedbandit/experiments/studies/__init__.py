@@ -10,6 +10,7 @@ from fedbandit.experiments.studies import (
     bias,
     confidence,
     delay,
+    lemmas,
     lower_bound,
     real,
     scaling,
@@ -18,7 +19,20 @@ from fedbandit.experiments.studies import (
 )
 from fedbandit.experiments.study import Study
 
-_IN_ORDER = (table1, authors, articles, tradeoff, lower_bound, bias, confidence, asynchrony, delay, scaling, real)
+_IN_ORDER = (
+    table1,
+    authors,
+    articles,
+    tradeoff,
+    lower_bound,
+    bias,
+    confidence,
+    asynchrony,
+    delay,
+    scaling,
+    lemmas,
+    real,
+)
 STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _IN_ORDER}
 
 

@@ -29,6 +29,8 @@ def obstacle_in(block: Block) -> str | None:
     """Why kernels cannot play such blocks; None if they can."""
     if block.decision_set is not None and not isinstance(block.decision_set, Ball):
         return f"decision sets of type {type(block.decision_set).__name__} instead of arrays or a Ball"
+    if block.uniforms is not None:
+        return "Bernoulli rewards"
     return None
 
 
@@ -62,6 +64,8 @@ class Reader:
 
     def offer(self, active: Index, block: Block) -> RoundBlock:
         """One block as kernels read it."""
+        if block.uniforms is not None:
+            raise InvalidParameter("a world must give Bernoulli rewards in all of its blocks, or in none")
         kind, n_actions, table, norms, rows, means = self._actions(block)
         return RoundBlock(
             kind,

@@ -30,6 +30,7 @@ from fedbandit.simulation.worlds.base import (
 )
 from fedbandit.simulation.worlds.clusters import Clusters
 from fedbandit.simulation.worlds.fixed import FixedFeatures, FixedSet, FixedStream
+from fedbandit.simulation.worlds.logistic import Logistic
 from fedbandit.simulation.worlds.synthetic import Adversarial, Articles, BallWorld, Sphere, Uniform
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ def from_parquet(path: str | Path, **columns: Any) -> DataWorld:
 
 
 uniform, articles, sphere, ball, adversarial = Uniform, Articles, Sphere, BallWorld, Adversarial
-fixed_set, fixed_features, clusters = FixedSet, FixedFeatures, Clusters
-_OURS = (Uniform, Articles, Sphere, BallWorld, Adversarial, FixedSet, FixedFeatures, Clusters)
+fixed_set, fixed_features, clusters, logistic = FixedSet, FixedFeatures, Clusters, Logistic
+_OURS = (Uniform, Articles, Sphere, BallWorld, Adversarial, FixedSet, FixedFeatures, Clusters, Logistic)
 WORLDS: Registry[Callable[..., World]] = Registry(
     "world", {world.name: world for world in _OURS}, group="fedbandit.worlds"
 )
@@ -72,6 +73,7 @@ __all__ = [
     "FixedStream",
     "FromArrays",
     "Index",
+    "Logistic",
     "Sphere",
     "Stream",
     "Uniform",
@@ -87,6 +89,7 @@ __all__ = [
     "from_arrays",
     "from_parquet",
     "generator",
+    "logistic",
     "real",
     "reseed",
     "sample_rows",

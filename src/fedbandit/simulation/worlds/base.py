@@ -35,6 +35,7 @@ class Block:
     table: Matrix | None = None  # (N, d)
     rows: Index | None = None  # (n, K), which rows of the table are on offer
     decision_set: DecisionSet | None = None
+    uniforms: Vector | None = None  # (n,), in [0, 1): Bernoulli rewards, 1 where the uniform is below the mean
 
     def __len__(self) -> int:
         return len(self.noise)
@@ -48,6 +49,12 @@ class Block:
         if self.decision_set is None:
             raise InvalidParameter("a block needs actions: an array, a table with rows, or a decision set")
         return self.decision_set
+
+    def reward(self, i: int, mean: float) -> float:
+        """The reward of round i for a choice with this mean."""
+        if self.uniforms is not None:
+            return float(self.uniforms[i] < mean)
+        return mean + float(self.noise[i])
 
 
 class Stream(Protocol):

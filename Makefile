@@ -20,7 +20,7 @@ FUZZ_READY := $(VENV)/.ready-fuzz
 PINS := pyproject.toml constraints.txt
 
 TESTS ?= tests src
-FAST_TESTS := tests/core tests/algorithms tests/wire tests/properties $(wildcard tests/contracts/test_agents_*.py)
+FAST_TESTS := tests/core tests/algorithms tests/wire tests/properties tests/contracts/test_agents.py tests/contracts/test_frames.py tests/test_registry.py
 BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help

@@ -12,8 +12,9 @@ from typing import Any
 import fedbandit
 from fedbandit import sdk
 from fedbandit.algorithms.base import BaseAgent, Scores
+from fedbandit.algorithms.catalog import ALGORITHMS
 from fedbandit.algorithms.fedlinucb import FedLinUCBAgent, FedLinUCBServer
-from fedbandit.registry import Registry
+from fedbandit.registry import Algorithm, Registry, RunSizes, option
 from fedbandit.simulation.participation import PARTICIPATION
 from fedbandit.simulation.worlds import WORLDS
 from scripts.reference_errors import errors_of
@@ -39,8 +40,9 @@ The examples on these pages are doctests and run with the tests. *Errors* lists 
 [`fb.errors`](api/errors.md) that a call raises itself or through what it calls, as the source shows it; calls through
 objects whose class the source does not show are not followed.
 """
+ALGORITHM_CLASSES = tuple(dict.fromkeys(entry.class_name for entry in ALGORITHMS.own().values()))
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Algorithms": ("FedLinUCB", "AsyncLinUCB", "DisLinUCB", "OFUL", "DCB", "DCCB"),
+    "Algorithms": ALGORITHM_CLASSES,
     "Decisions and messages": ("Decision", "Upload", "Download", "Pull", "Poll", "Receipt"),
     "Live": ("connect", "LiveAgent"),
     "Features and decision sets": ("block_features", "arm_features", "HashingFeatures", "Ball"),
@@ -48,6 +50,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Confidence radii": ("radius",),
     "Theory": ("theory",),
     "Simulation": ("simulate", "Trace", "worlds", "participation"),
+    "Extending": ("testing",),
     "Errors": ("errors",),
 }
 BESIDES: dict[str, tuple[tuple[str, Any], ...]] = {
@@ -56,6 +59,11 @@ BESIDES: dict[str, tuple[tuple[str, Any], ...]] = {
         ("FedLinUCB's agent", FedLinUCBAgent),
         ("FedLinUCB's server", FedLinUCBServer),
         ("Scores", Scores),
+    ),
+    "Extending": (
+        ("fedbandit.registry.Algorithm", Algorithm),
+        ("fedbandit.registry.option", option),
+        ("fedbandit.registry.RunSizes", RunSizes),
     ),
     "Live": tuple(
         (f"fedbandit.sdk.{name}", getattr(sdk, name)) for name in sdk.__all__ if name not in fedbandit.__all__
@@ -66,8 +74,9 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 def pages() -> dict[str, str]:
     """The overview and one page per area, by their path without the ending."""
-    listed = [name for names in SECTIONS.values() for name in names]
-    assert sorted(listed) == sorted(fedbandit.__all__), set(listed) ^ set(fedbandit.__all__)
+    listed = {name for names in SECTIONS.values() for name in names}
+    public = {*fedbandit.__all__, *ALGORITHM_CLASSES}
+    assert listed == public, listed ^ public
     made = {f"api/{_file(title)}": _area(title, names) for title, names in SECTIONS.items()}
     return {"api": _overview(), **made}
 
@@ -181,6 +190,7 @@ def _is_shown(shown: str, name: str) -> bool:
     users = {
         "fb.worlds": {"from_arrays", "real", "from_parquet"},
         "fb.participation": {"by_rows", "sequence", "episodes"},
+        "fb.testing": {"check_algorithm"},
     }
     return not name.startswith("_") and name in users.get(shown, {name})
 

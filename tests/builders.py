@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,20 +12,34 @@ from fedbandit.algorithms.catalog import ALGORITHMS
 from fedbandit.algorithms.messages import Reply
 from fedbandit.registry import Algorithm
 from fedbandit.simulation.runner import SimulatedFleet
+from fedbandit.testing.contracts import play_round, state_of, stats_of
+
+__all__ = [
+    "EXAMPLES",
+    "RULE_NAMES",
+    "FaultyNetwork",
+    "assert_stats_close",
+    "make_agent",
+    "make_rule",
+    "make_world",
+    "names_with",
+    "play",
+    "play_round",
+    "rows",
+    "state_of",
+    "stats_of",
+]
 
 # Every rule of the contract suite: the example numbers of each registered algorithm, and of its variants.
 EXAMPLES: dict[str, tuple[Algorithm, dict[str, Any]]] = {
     name: (entry, numbers) for entry in ALGORITHMS.usable().values() for name, numbers in entry.examples.items()
 }
+RULE_NAMES = tuple(EXAMPLES)
 
 
 def names_with(*traits: str) -> tuple[str, ...]:
     """The rules whose entries have these traits."""
     return tuple(name for name, (entry, _) in EXAMPLES.items() if entry.traits.issuperset(traits))
-
-
-RULE_NAMES = names_with("any-time")  # synchronous systems have tests of their own
-UPLOADING = names_with("uploads")
 
 
 def make_rule(name: str = "fedlinucb", **changes: Any) -> Any:
@@ -50,29 +63,12 @@ def rows(n: int, dim: int = 3, *, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((n, dim))
 
 
-def stats_of(pairs: Iterable[tuple[np.ndarray, float]], dim: int) -> SufficientStats:
-    """The statistics of observed pairs, summed the plain way."""
-    total = SufficientStats.zeros(dim)
-    for x, reward in pairs:
-        total = total + SufficientStats.of([x], [reward])
-    return total
-
-
 def assert_stats_close(got: SufficientStats, expected: SufficientStats, *, rtol: float = 1e-10) -> None:
     """Equal up to rounding, counts exactly."""
     scale = float(np.abs(expected.Sigma).max()) + 1.0
     np.testing.assert_allclose(got.Sigma, expected.Sigma, rtol=rtol, atol=rtol * scale)
     np.testing.assert_allclose(got.b, expected.b, rtol=rtol, atol=rtol * scale)
     assert got.n_obs == expected.n_obs
-
-
-def state_of(thing: Any) -> bytes:
-    """All that an agent or a server knows, for a comparison before and after."""
-    import msgspec
-
-    data = msgspec.msgpack.decode(thing.to_bytes())
-    data["state"].pop("next_decision", None)  # saving skips a number on purpose
-    return msgspec.msgpack.encode(data)
 
 
 def play(rule: Rule, n_rounds: int, *, n_agents: int = 2, seed: int = 0) -> SimulatedFleet:
@@ -82,19 +78,6 @@ def play(rule: Rule, n_rounds: int, *, n_agents: int = 2, seed: int = 0) -> Simu
     for _ in range(n_rounds):
         play_round(fleet, str(rng.integers(n_agents)), rng.standard_normal((4, rule.dim)), rng.standard_normal())
     return fleet
-
-
-def play_round(fleet: SimulatedFleet, agent_id: str, actions: np.ndarray, reward: float) -> tuple[int, Upload | None]:
-    """One round; the index chosen and the upload made."""
-    agent = fleet.agent(agent_id)
-    pull = agent.arrive()
-    if pull is not None:
-        fleet.exchange(pull)
-    decision = agent.choose(actions)
-    upload = agent.observe(decision, reward)
-    if upload is not None:
-        fleet.exchange(upload)
-    return decision.index, upload
 
 
 class FaultyNetwork:

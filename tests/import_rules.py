@@ -29,11 +29,12 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "service": frozenset({"core", "algorithms", "wire"}),
     "dashboard": frozenset({"core", "algorithms", "wire", "service"}),
     "sdk": frozenset({"core", "algorithms", "wire"}),
-    FACADE: frozenset({"core", "algorithms", "simulation", "sdk"}),
+    "testing": frozenset({"core", "algorithms", "simulation"}),
+    FACADE: frozenset({"core", "algorithms", "simulation", "sdk", "testing"}),
 }
 TOP_LAYERS = frozenset({"cli", "demo", "__main__"})  # may import everything; nobody else imports them
 
-BASE_LAYERS = frozenset({FACADE, "core", "algorithms", "wire", "sdk", "simulation"}) | LEAVES
+BASE_LAYERS = frozenset({FACADE, "core", "algorithms", "wire", "sdk", "simulation", "testing"}) | LEAVES
 BASE_PACKAGES = frozenset({"numpy", "msgspec", "urllib3"})
 NEEDS_AN_EXTRA = f"{PACKAGE}.simulation.compiled"  # numba
 

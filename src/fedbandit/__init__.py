@@ -26,6 +26,7 @@ from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
 
 if TYPE_CHECKING:
+    from fedbandit import testing
     from fedbandit.algorithms.async_linucb import AsyncLinUCB
     from fedbandit.algorithms.dcb import DCB
     from fedbandit.algorithms.dccb import DCCB
@@ -56,17 +57,29 @@ _LAZY = {
     "load": "fedbandit.algorithms.snapshot",
     "participation": "fedbandit.simulation.participation",
     "simulate": "fedbandit.simulation.runner",
+    "testing": "fedbandit.testing",
     "worlds": "fedbandit.simulation.worlds",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        raise AttributeError(f"module 'fedbandit' has no attribute {name!r}")
+        return _rule_class(name)
     module = import_module(_LAZY[name])
     value = module if _LAZY[name].endswith(f".{name}") else getattr(module, name)
     globals()[name] = value
     return value
+
+
+def _rule_class(name: str) -> Any:
+    """The class of this name among our registered algorithms: a new one needs no line here."""
+    from fedbandit.algorithms.catalog import ALGORITHMS
+
+    if name[:1].isupper():
+        for entry in ALGORITHMS.own().values():
+            if entry.class_name == name:
+                return entry.rule
+    raise AttributeError(f"module 'fedbandit' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
@@ -100,6 +113,7 @@ __all__ = [
     "participation",
     "radius",
     "simulate",
+    "testing",
     "theory",
     "worlds",
 ]

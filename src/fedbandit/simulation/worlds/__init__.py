@@ -26,7 +26,6 @@ from fedbandit.simulation.worlds.base import (
     reseed,
     sample_rows,
     unit_rows,
-    with_noise,
 )
 from fedbandit.simulation.worlds.synthetic import Adversarial, Articles, BallWorld, Sphere, Uniform
 
@@ -84,5 +83,4 @@ __all__ = [
     "sphere",
     "uniform",
     "unit_rows",
-    "with_noise",
 ]

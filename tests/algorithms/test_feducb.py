@@ -56,7 +56,7 @@ def test_without_noise_a_release_is_the_exact_sum_of_all_batches():
             t += 1
             agent = fleet.begin_round(t, str(active[i]))
             decision = agent.choose(block.actions(i))
-            reward = block.reward(i, float(block.means[i, decision.index]))
+            reward = float(block.means[i, decision.index]) + block.noise_of(i, decision.index)
             total_gram, total_moment = total_gram + np.outer(decision.x, decision.x), total_moment + reward * decision.x
             agent.observe(decision, reward)
             fleet.end_round(agent, decision, reward, None)

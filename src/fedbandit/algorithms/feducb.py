@@ -367,5 +367,5 @@ FEDUCB = Algorithm(
     rule=FedUCB,
     example={"n_agents": 2, "n_steps": 100},
     variants={"as-published": {"schedule": "as_published"}},
-    traits=frozenset(),
+    traits=frozenset({"steps", "any-rows"}),
 )

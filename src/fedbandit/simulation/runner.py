@@ -134,7 +134,7 @@ def play_rounds(
             actions = block.actions(i)  # line 4: receive D_t
             decision = agent.choose(actions)  # line 5: the optimistic decision
             mean, best = value_of(decision.index, decision.x, actions, block, i, stream)
-            reward = block.reward(i, mean)  # line 6: receive r_t
+            reward = mean + block.noise_of(i, decision.index)  # line 6: receive r_t
             before = agent.n_switches
             upload = agent.observe(decision, reward)  # lines 7 and 8: learn, and test the determinant
             fleet.n_switches += agent.n_switches - before
@@ -174,8 +174,9 @@ def rounds_of(
 
 def value_of(index: int | None, x: Vector, actions: Any, block: Block, i: int, stream: Stream) -> tuple[float, float]:
     """Expected reward of the choice, and of the best action there was."""
-    if index is not None and block.means is not None:
-        return float(block.means[i, index]), float(block.means[i].max())
+    means = block.means_of(i)
+    if index is not None and means is not None:
+        return float(means[index]), float(means.max())
     if stream.theta_star is None:
         raise InvalidParameter("a world of infinite decision sets needs theta_star")
     return float(x @ stream.theta_star), best_mean(actions, stream.theta_star)

@@ -26,7 +26,6 @@ from fedbandit.simulation.worlds.base import (
     reseed,
     sample_rows,
     unit_rows,
-    with_noise,
 )
 from fedbandit.simulation.worlds.clusters import Clusters
 from fedbandit.simulation.worlds.fixed import FixedFeatures, FixedSet, FixedStream
@@ -96,5 +95,4 @@ __all__ = [
     "sphere",
     "uniform",
     "unit_rows",
-    "with_noise",
 ]

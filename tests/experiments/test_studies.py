@@ -29,6 +29,7 @@ OURS = (
     "delay",
     "scaling",
     "lemmas",
+    "systems",
 )
 
 
@@ -149,6 +150,31 @@ def says_lemmas(answer: StudyAnswer, results: Results) -> None:
     shown = results.one(part="statements", alpha="1/M")
     assert f"reaches {max(c.max() for c in shown.curve('behind').values()):.3g} times" in answer.sentence
     assert results.one(part="two lines").mean("messages").mean % 2 == 0
+
+
+def says_systems(answer: StudyAnswer, results: Results) -> None:
+    from fedbandit.experiments.studies.systems import COMMON, SYSTEMS
+
+    comparison, needs, participation = answer.tables
+    for world in COMMON:
+        rows = [row for row in comparison.rows if row[0] == world and not row[1].startswith("OFUL")]
+        best = min(rows, key=lambda row: row[5].mean)
+        assert f"On {world}, {best[1]} (regret {number(best[5].mean)}" in answer.sentence
+    assert column(needs, "system") == [system.name for system in SYSTEMS]
+    homes = {(row[0], row[1]) for row in comparison.rows if row[2] == "yes"}
+    assert homes == {(system.home, system.name) for system in SYSTEMS}
+    silent = [row for row in comparison.rows if row[1] == "OFUL independent"]
+    assert silent and all(row[6].mean == row[7].mean == row[8].mean == 0 for row in silent)
+    for row in participation.rows:
+        if row[1] != "even":
+            assert f"{row[0]} {row[3]} times the regret" in answer.sentence
+
+
+def test_every_registered_system_is_in_the_study_of_systems():
+    from fedbandit.algorithms.catalog import ALGORITHMS
+
+    played = {type(cell.spec.make_rule()) for cell in STUDIES["systems"].plan(Size("tiny"))}
+    assert played == {entry.rule for entry in ALGORITHMS.own().values()}
 
 
 @pytest.mark.parametrize("name", OURS)

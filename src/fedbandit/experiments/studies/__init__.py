@@ -14,6 +14,7 @@ from fedbandit.experiments.studies import (
     lower_bound,
     real,
     scaling,
+    systems,
     table1,
     tradeoff,
 )
@@ -31,6 +32,7 @@ _IN_ORDER = (
     delay,
     scaling,
     lemmas,
+    systems,
     real,
 )
 STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _IN_ORDER}

@@ -357,10 +357,10 @@ def _told(results: Results, group: Group) -> str:
 
 def _notes() -> Sequence[str]:
     return [
-        "All linear UCB systems use the same radius (0.5 at noise 0.3, in proportion to the noise) and λ = 1; "
-        "FedLinUCB and FedSupLinUCB α = 1, Async-LinUCB γ = 6, DisLinUCB D = T/(M d log T), DCB and DCCB with the mass "
-        "of the fleet, CLUB a = half of that radius and a₂ = 1. DELB has C = 0.001: with the paper's 600 no phase ends. "
-        "FedGLB-UCB has the radius of its published experiments, a tenth of the proved one.",
+        "All linear UCB systems use the same radius (0.5 at noise 0.3, in proportion to the noise) and λ = 1. "
+        "FedLinUCB and FedSupLinUCB have α = 1, Async-LinUCB γ = 6, DisLinUCB D = T/(M d log T), DCB and DCCB the "
+        "mass of the fleet, CLUB half of that radius and a₂ = 1, DELB C = 0.001 (with the paper's 600 no phase "
+        "ends), FedGLB-UCB the radius of its published experiments, a tenth of the proved one.",
         "Clicks are not linear in the features: there the linear systems fit the best linear model.",
         "DELB and Fed-PE need decision sets that never change, and Fed-PE a parameter per arm; they are compared where "
         "that holds only. FedUCB draws noise for ε = 1; no privacy is claimed for it.",

@@ -14,7 +14,7 @@ from fedbandit.simulation.compiled.blocks import Reader, new_log, obstacle_in, w
 from fedbandit.simulation.compiled.fleets import KERNELS, CompiledFleet, compiled_fleet, is_lazy
 from fedbandit.simulation.compiled.round_block import RoundBlock, RoundLog
 from fedbandit.simulation.participation import Participation
-from fedbandit.simulation.runner import rounds_of
+from fedbandit.simulation.runner import is_reactive, rounds_of
 from fedbandit.simulation.trace import Recorder, Trace
 from fedbandit.simulation.worlds import Block, Index, Stream, World
 
@@ -49,6 +49,8 @@ def run_compiled(
     """
     if not has_kernel(rule):
         raise NotCompiled(type(rule).__name__)
+    if is_reactive(world, participation):
+        raise NotCompiled("worlds and participation that react to rewards")
     recorder = Recorder(rule.dim, n_rounds, record)
     rounds = rounds_of(world, participation, n_agents=n_agents, n_rounds=n_rounds, seed=seed)
     _play_blocks(rule, recorder, *rounds, n_agents, n_rounds, progress)

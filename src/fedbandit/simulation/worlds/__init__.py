@@ -27,6 +27,7 @@ from fedbandit.simulation.worlds.base import (
     sample_rows,
     unit_rows,
 )
+from fedbandit.simulation.worlds.reactive import History, PlayedRound, ReactiveWorld, reactive
 from fedbandit.simulation.worlds.synthetic import Adversarial, Articles, BallWorld, Sphere, Uniform
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ __all__ = [
     "Block",
     "DrawnStream",
     "FromArrays",
+    "History",
     "Index",
+    "PlayedRound",
+    "ReactiveWorld",
     "Sphere",
     "Stream",
     "Uniform",
@@ -77,6 +81,7 @@ __all__ = [
     "from_arrays",
     "from_parquet",
     "generator",
+    "reactive",
     "real",
     "reseed",
     "sample_rows",

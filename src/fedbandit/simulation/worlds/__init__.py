@@ -30,6 +30,7 @@ from fedbandit.simulation.worlds.base import (
 from fedbandit.simulation.worlds.clusters import Clusters
 from fedbandit.simulation.worlds.fixed import FixedFeatures, FixedSet, FixedStream
 from fedbandit.simulation.worlds.logistic import Logistic
+from fedbandit.simulation.worlds.reactive import History, PlayedRound, ReactiveWorld, reactive
 from fedbandit.simulation.worlds.synthetic import Adversarial, Articles, BallWorld, Sphere, Uniform
 
 if TYPE_CHECKING:
@@ -71,8 +72,11 @@ __all__ = [
     "FixedSet",
     "FixedStream",
     "FromArrays",
+    "History",
     "Index",
     "Logistic",
+    "PlayedRound",
+    "ReactiveWorld",
     "Sphere",
     "Stream",
     "Uniform",
@@ -89,6 +93,7 @@ __all__ = [
     "from_parquet",
     "generator",
     "logistic",
+    "reactive",
     "real",
     "reseed",
     "sample_rows",

@@ -138,6 +138,8 @@ MEANINGS = {
     "progress": "called with the number of rounds played",
     "engine": '"reference" (Python), "compiled" (needs the extra `lab`) or "auto"',
     "noise": "standard deviation of the noise",
+    "noise_kind": "gaussian (None), uniform, heteroscedastic, signs or bernoulli; an infinite set has the first two",
+    "fewest_actions": "fewest actions that a round offers, up to `n_actions`; None: always `n_actions`",
     "gap": "gap in expected reward",
     "phase": "rounds per phase",
     "exponent": "exponent of Zipf's law",

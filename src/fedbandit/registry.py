@@ -29,8 +29,10 @@ TRAITS: Mapping[str, str] = {
     "ridge": "`predict` is ridge regression on the data that the agent knows",
     "uploads": "an agent sends its sums in uploads, one at a time, and keeps each until it is answered",
     "sums": "the server's statistics are λI and every upload, and a download carries them to any agent",
+    "saves": "`to_bytes` saves an agent or a server, and `fb.load` brings it back",
+    "steps": "agents act in steps, once each (`fedbandit.algorithms.synchronous`)",
 }
-EVERY_TRAIT = frozenset(TRAITS)
+EVERY_TRAIT = frozenset(TRAITS) - {"steps"}  # of asynchronous algorithms
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Algorithm:
     traits: frozenset[str] = field(default_factory=lambda: EVERY_TRAIT)
 
     def __post_init__(self) -> None:
-        unknown = set(self.traits) - EVERY_TRAIT
+        unknown = set(self.traits) - TRAITS.keys()
         if unknown:
             raise InvalidParameter(
                 f"{self.name}: expected traits among {', '.join(TRAITS)}, got {', '.join(sorted(unknown))}"

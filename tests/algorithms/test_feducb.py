@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedbandit as fb
+from fedbandit.algorithms.catalog import rule_from_dict
 from fedbandit.algorithms.feducb import FedUCB, NoisySums, Release, SumsPoll, lowest_set_bit, positive_definite
 from fedbandit.errors import InvalidInput, InvalidParameter
 from fedbandit.simulation.runner import new_fleet, play_rounds, rounds_of
@@ -56,7 +57,7 @@ def test_without_noise_a_release_is_the_exact_sum_of_all_batches():
             t += 1
             agent = fleet.begin_round(t, str(active[i]))
             decision = agent.choose(block.actions(i))
-            reward = block.reward(i, float(block.means[i, decision.index]))
+            reward = float(block.means[i, decision.index]) + block.noise_of(i, decision.index)
             total_gram, total_moment = total_gram + np.outer(decision.x, decision.x), total_moment + reward * decision.x
             agent.observe(decision, reward)
             fleet.end_round(agent, decision, reward, None)
@@ -165,8 +166,9 @@ def test_bad_numbers_and_messages_are_named_errors():
 
 
 def test_a_rule_describes_itself_and_nothing_claims_privacy():
-    values = make().to_dict()
-    assert values.pop("algorithm") == "FedUCB"
-    assert FedUCB(**values) == make()
+    for rule in (make(), make(beta=0.5), make(beta=fb.radius.fixed(0.5))):
+        assert rule_from_dict(rule.to_dict()) == rule
+    with pytest.raises(InvalidParameter, match="beta"):
+        make(beta=fb.radius.exogenous(noise_scale=0.3))
     assert "no privacy is claimed" in FedUCB.__doc__
     assert [lowest_set_bit(k) for k in (1, 2, 6, 8)] == [0, 1, 1, 3]

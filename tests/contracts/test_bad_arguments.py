@@ -191,6 +191,15 @@ CASES: dict[str, Case] = {
     ),
     "worlds.from_parquet": Case(fb.worlds.from_parquet, {"path": "nowhere.parquet"}),
     "worlds.real": Case(fb.worlds.real, {"name": "wine", "n_agents": 2}),
+    "worlds.reactive": Case(
+        fb.worlds.reactive,
+        {"actions": lambda history, agent, rng: np.eye(2), "theta_star": [0.6, 0.8], "noise": 0.1}
+        | {"noise_kind": "signs"},
+        played,
+    ),
+    "participation.reactive": Case(
+        fb.participation.reactive, {"agent": lambda history, n_agents, rng: len(history) % n_agents}, shown
+    ),
     "participation.uniform": Case(fb.participation.uniform, {}, shown),
     "participation.round_robin": Case(fb.participation.round_robin, {}, shown),
     "participation.steps": Case(fb.participation.steps, {}, shown),

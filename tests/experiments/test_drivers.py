@@ -5,10 +5,12 @@ import pytest
 
 import fedbandit as fb
 from fedbandit.errors import InvalidParameter
-from fedbandit.experiments.drivers.base import play
+from fedbandit.experiments.drivers.base import play, rounds_of_spec
 from fedbandit.experiments.drivers.lemmas import known_at_decision
+from fedbandit.experiments.drivers.reduction import ReducedFleet
 from fedbandit.experiments.drivers.unreliable_network import NetworkFaults
 from fedbandit.experiments.spec import make_spec
+from fedbandit.simulation.runner import play_rounds
 from fedbandit.simulation.worlds.hypercube import Hypercube
 
 WORLD = fb.worlds.uniform(dim=4, n_actions=6)
@@ -203,3 +205,72 @@ def test_an_observation_is_known_from_the_exchange_that_merged_it_on():
 def test_lemmas_are_measured_for_fedlinucb_in_every_round_only(rule, record):
     with pytest.raises(InvalidParameter):
         play(make_spec(rule, WORLD, n_agents=3, n_rounds=50, record=record, driver={"name": "lemmas"}), 0)
+
+
+def reduction_run(rule, *, participation=None, n_agents=4, n_rounds=600, seed=0):
+    world = Hypercube(dim=3, gap=0.2, noise=0.3)
+    spec = make_spec(rule, world, n_agents=n_agents, n_rounds=n_rounds, participation=participation, record="all")
+    stream, blocks = rounds_of_spec(spec, seed)
+    fleet = ReducedFleet(spec)
+    trace = play_rounds(fleet, stream, blocks, n_rounds=n_rounds, record="all")
+    plain = fb.simulate(
+        rule,
+        world,
+        n_agents=n_agents,
+        n_rounds=n_rounds,
+        seed=seed,
+        record="all",
+        participation=participation,
+        engine="reference",
+    )
+    return fleet, trace, plain
+
+
+def test_a_reduced_agent_plays_the_algorithm_until_it_would_first_communicate():
+    fleet, trace, plain = reduction_run(fb.FedLinUCB(dim=3, alpha=20.0, beta=0.5))
+    assert fleet.delta == 4
+    for m in range(4):
+        before = (trace.agents == m) & (trace.rounds <= fleet.communicated[str(m)])
+        after = (trace.agents == m) & (trace.rounds > fleet.communicated[str(m)])
+        assert before.sum() > 5 and after.sum() > 5
+        np.testing.assert_array_equal(trace.choices[before], plain.choices[before])
+    assert not np.array_equal(trace.choices, plain.choices)
+    assert (fleet.n_up, fleet.n_down) == (4, 4)
+
+
+def test_a_reduced_agent_learns_nothing_from_others():
+    """The step of the proof: with and without the other agents' data its choices are the same."""
+    rule = fb.FedLinUCB(dim=3, alpha=20.0, beta=0.5)
+    _, trace, _ = reduction_run(rule)
+    world = Hypercube(dim=3, gap=0.2, noise=0.3)
+    spec = make_spec(rule, world, n_agents=4, n_rounds=600, record="all")
+    for lone in range(4):
+        _, blocks = rounds_of_spec(spec, 0)
+        agent, choices, t = rule.agent(str(lone)), [], 0
+        for active, block in blocks:
+            for i in range(min(len(block), 600 - t)):
+                t += 1
+                if active[i] != lone:
+                    continue
+                decision = agent.choose(block.actions(i))
+                choices.append(decision.index)
+                reward = float(block.means[i, decision.index]) + float(block.noise[i])
+                if agent.observe(decision, reward) is not None:
+                    agent = fb.OFUL(dim=3, beta=0.5).agent(str(lone))
+        np.testing.assert_array_equal(choices, trace.choices[trace.agents == lone])
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_linear_rule_can_be_reduced(name):
+    outcome = run(RULES[name], {"name": "reduction"})
+    assert 0 < outcome.facts["communicated"] <= 5
+    assert 0 <= outcome.facts["share_before"] < 1
+    glb = make_spec(fb.FedGLBUCB(dim=4, n_agents=5), WORLD, n_agents=5, n_rounds=50, driver={"name": "reduction"})
+    with pytest.raises(InvalidParameter, match="beta"):
+        play(glb, 0)
+
+
+def test_an_algorithm_that_never_communicates_is_its_own_reduction():
+    _, trace, plain = reduction_run(fb.OFUL(dim=3, beta=0.5))
+    np.testing.assert_array_equal(trace.choices, plain.choices)
+    assert trace.n_messages == 0

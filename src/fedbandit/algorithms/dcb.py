@@ -221,5 +221,5 @@ def unpacked(packed: Vector, dim: int) -> SufficientStats:
 
 
 DCB_ENTRY = Algorithm(
-    name="dcb", rule=DCB, variants={"fleet": {"mass": "fleet"}}, traits=frozenset({"any-rows", "scores"})
+    name="dcb", rule=DCB, variants={"fleet": {"mass": "fleet"}}, traits=frozenset({"steps", "any-rows"})
 )

@@ -191,5 +191,5 @@ class DCCBMeetings(DCBMeetings):
 
 
 DCCB_ENTRY = Algorithm(
-    name="dccb", rule=DCCB, variants={"threshold": {"threshold": 2.0}}, traits=frozenset({"any-rows", "scores"})
+    name="dccb", rule=DCCB, variants={"threshold": {"threshold": 2.0}}, traits=frozenset({"steps", "any-rows"})
 )

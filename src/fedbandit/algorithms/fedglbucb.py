@@ -437,5 +437,5 @@ FEDGLBUCB = Algorithm(
     rule=FedGLBUCB,
     example={"n_agents": 2, "threshold": 1.0},
     variants={"shared": {"mode": "shared"}, "alone": {"mode": "alone"}, "identity": {"link": "identity"}},
-    traits=frozenset(),
+    traits=frozenset({"steps", "any-rows"}),
 )

@@ -345,5 +345,5 @@ FEDSUPLINUCB = Algorithm(
     name="fedsuplinucb",
     rule=FedSupLinUCB,
     example={"n_rounds": 1_000, "alpha": 0.1},
-    traits=frozenset({"any-time", "any-rows"}),
+    traits=frozenset({"any-time", "any-rows", "saves"}),
 )

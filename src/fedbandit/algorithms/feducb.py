@@ -16,6 +16,7 @@ import numpy as np
 
 from fedbandit.algorithms.rules import one_of
 from fedbandit.algorithms.synchronous import StepMessage, SynchronousAgent
+from fedbandit.core import radius as radii
 from fedbandit.core.arrays import Matrix, Vector, at_least, finite_at_least, frozen, whole_at_least
 from fedbandit.core.decision_sets import first_best
 from fedbandit.core.eager import EagerEstimate
@@ -51,7 +52,7 @@ class FedUCB:
     delta: float = 0.1
     threshold: float = 1.0
     batch: int = field(default=25, metadata=option("Steps between releases of the corrected schedule."))
-    beta: float | None = None
+    beta: float | radii.Fixed | None = None
     lam: float = 1.0
     noise_scale: float = 0.5
     theta_bound: float = 1.0
@@ -72,7 +73,10 @@ class FedUCB:
         for name in ("noise_scale", "theta_bound", "action_bound", "reward_bound"):
             set_field(self, name, finite_at_least(getattr(self, name), 0.0, name))
         if self.beta is not None:
-            set_field(self, "beta", finite_at_least(self.beta, 0.0, "beta"))
+            given = radii.as_radius(self.beta)
+            if not isinstance(given, radii.Fixed):
+                raise InvalidParameter("expected beta as a number, or None for the radius that the noise needs")
+            set_field(self, "beta", given.beta)
         for name in ("delta", "failure"):
             if not 0 < finite_at_least(getattr(self, name), 0.0, name) < 1:
                 raise InvalidParameter(f"expected {name} between 0 and 1, got {getattr(self, name)}")
@@ -126,7 +130,7 @@ class FedUCB:
         κ = σ√(m/Y)(√d + √(2 log(2n/α))). Corrected, of the same form with one ridge ν for the fleet:
         R√(2 log(2/α) + ρ) + S√(2ν) + √(Mκs²/ν)(√d + √(2 log(2/α))).
         """
-        if self.beta is not None:
+        if isinstance(self.beta, float):
             return self.beta
         d, m, log_fail = self.dim, self.n_levels, 2 * math.log(2 / self.failure)
         if self.schedule == "as_published":
@@ -153,7 +157,12 @@ class FedUCB:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values with the algorithm's name."""
-        return {"algorithm": type(self).__name__, **{f.name: getattr(self, f.name) for f in fields(self)}}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        if values["beta"] is None:
+            del values["beta"]
+        else:
+            values["beta"] = radii.to_dict(radii.as_radius(values["beta"]))
+        return {"algorithm": type(self).__name__, **values}
 
 
 @dataclass(frozen=True)
@@ -367,5 +376,5 @@ FEDUCB = Algorithm(
     rule=FedUCB,
     example={"n_agents": 2, "n_steps": 100},
     variants={"as-published": {"schedule": "as_published"}},
-    traits=frozenset(),
+    traits=frozenset({"steps", "any-rows"}),
 )

@@ -126,7 +126,7 @@ def play(
             actions = block.actions(i)
             decision = live.choose(actions)
             mean, best = value_of(decision.index, decision.x, actions, block, i, stream)
-            reward = block.reward(i, mean)
+            reward = mean + block.noise_of(i, decision.index)
             live.observe(decision, reward)
             reward_sum += reward
             regret += best - mean

@@ -44,24 +44,26 @@ class BlockChecker:
         """The block with arrays of the expected types, shapes and sizes; means are filled in where θ* gives them."""
         if not isinstance(block, Block):
             raise InvalidInput(f"expected a Block from the world's stream, got {type(block).__name__}")
-        noise = _bounded(block.noise, (n,), "noise")
-        if block.uniforms is not None:
-            block = replace(block, uniforms=_bounded(block.uniforms, (n,), "uniforms"))
+        by_action = np.ndim(block.noise) == 2
         if block.array is not None:
             array = as_float_array(block.array, "actions")
             _check_shape(array, (n, None, self.dim), "actions")
             _check_size(array, "actions")
+            noise = _bounded(block.noise, (n, array.shape[1]) if by_action else (n,), "noise")
+            block = replace(block, sizes=_checked_sizes(block.sizes, n, array.shape[1]))
             return self._with_means(replace(block, noise=noise, array=array), array.shape[1])
         if block.table is not None and block.rows is not None:
             table = self._checked_table(block.table)
             rows = np.asarray(block.rows)
             _check_shape(rows, (n, None), "rows of the table")
             rows = _indices(rows, len(table), "rows of the table")
+            noise = _bounded(block.noise, (n, rows.shape[1]) if by_action else (n,), "noise")
+            block = replace(block, sizes=_checked_sizes(block.sizes, n, rows.shape[1]))
             return self._with_means(replace(block, noise=noise, table=table, rows=rows), rows.shape[1])
         if block.decision_set is None:
             raise InvalidParameter("a block needs actions: an array, a table with rows, or a decision set")
         self._check_decision_set(block.decision_set)
-        return replace(block, noise=noise)
+        return replace(block, noise=_bounded(block.noise, (n,), "noise"), sizes=None)
 
     def _with_means(self, block: Block, n_actions: int) -> Block:
         n = len(block.noise)
@@ -132,6 +134,18 @@ def _indices(array: NDArray[Any], limit: int, what: str) -> Index:
     if distinct.min() < 0 or distinct.max() >= limit:
         raise InvalidParameter(f"expected {what} from 0 to {limit - 1}, got {array.min()} to {array.max()}")
     return array.astype(np.int64, copy=False)
+
+
+def _checked_sizes(sizes: Any, n: int, n_actions: int) -> Index | None:
+    """How many actions each round offers: from 1 to K."""
+    if sizes is None:
+        return None
+    array = np.asarray(sizes)
+    _check_shape(array, (n,), "sizes")
+    array = _indices(array, n_actions + 1, "sizes")
+    if array.min() < 1:
+        raise EmptyDecisionSet("expected at least one action in every round, got a round with size 0")
+    return array
 
 
 def _shape(value: Any, array: NDArray[Any]) -> str:

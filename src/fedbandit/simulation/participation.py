@@ -13,7 +13,7 @@ from fedbandit.core.arrays import is_listing, keep_finite, keep_whole, whole_at_
 from fedbandit.errors import InvalidParameter
 from fedbandit.registry import Registry
 from fedbandit.simulation.synchronous_fleet import in_turn
-from fedbandit.simulation.worlds import Index, World
+from fedbandit.simulation.worlds import History, Index, World
 
 Draw = Callable[[int], Index]  # how many rounds -> who is active in each
 
@@ -234,6 +234,50 @@ class ByRows:
             return active
 
         return draw
+
+
+NextAgent = Callable[[History, int, np.random.Generator], int]
+
+
+@dataclass(frozen=True, eq=False)
+class Reactive:
+    """m_t = `agent`(history, M, rng): any function of all past rounds, rewards in agents' buffers included."""
+
+    name: ClassVar[str] = "reactive"
+    agent: NextAgent
+
+    def __post_init__(self) -> None:
+        agent: Any = self.agent
+        if not callable(agent) or isinstance(agent, type):
+            raise InvalidParameter(f"expected agent as a function of history, n_agents and rng, got {self.agent!r}")
+
+    def start(self, n_agents: int, rng: np.random.Generator) -> ReactiveDraw:
+        return ReactiveDraw(self.agent, n_agents, rng)
+
+
+class ReactiveDraw:
+    """One run, one round at a time; `history` is set by whoever plays it."""
+
+    def __init__(self, agent: NextAgent, n_agents: int, rng: np.random.Generator) -> None:
+        self.agent, self.n_agents, self.rng = agent, n_agents, rng
+        self.history = History()
+
+    def __call__(self, n: int) -> Index:
+        """The active agent of the next round."""
+        chosen = whole_at_least(self.agent(self.history, self.n_agents, self.rng), 0, "the active agent's number")
+        return np.full(n, chosen, dtype=np.int64)
+
+
+def reactive(agent: NextAgent) -> Reactive:
+    """Who is active depends on all past choices and rewards: `agent(history, n_agents, rng)` gives its number.
+
+    >>> def next_after_a_bad_reward(history, n_agents, rng):
+    ...     last = history.last
+    ...     return 0 if last is None else (last.agent + (last.reward < 0)) % n_agents
+    >>> reactive(next_after_a_bad_reward).name
+    'reactive'
+    """
+    return Reactive(agent)
 
 
 class HasRows(Protocol):

@@ -20,11 +20,20 @@ from fedbandit.core.arrays import Vector, is_among, whole_at_least
 from fedbandit.core.decision_sets import Ball, DecisionSet
 from fedbandit.errors import DimensionMismatch, InvalidParameter, MissingExtra
 from fedbandit.simulation.block_checks import BlockChecker, checked_active, checked_theta_star
-from fedbandit.simulation.participation import Participation, Steps, as_pattern
+from fedbandit.simulation.participation import Participation, Reactive, Steps, as_pattern
 from fedbandit.simulation.run_metadata import describe, installed_version, plain_values
 from fedbandit.simulation.synchronous_fleet import SynchronousFleet
 from fedbandit.simulation.trace import Recorder, Trace
-from fedbandit.simulation.worlds import Block, Index, Stream, World, generator
+from fedbandit.simulation.worlds import (
+    Block,
+    History,
+    Index,
+    PlayedRound,
+    ReactiveWorld,
+    Stream,
+    World,
+    generator,
+)
 
 Progress = Callable[[int], None]  # called with the number of rounds played since the last call
 Blocks = Iterator[tuple[Index, Block]]  # rounds with the agents active in them
@@ -124,6 +133,7 @@ def play_rounds(
 ) -> Trace:
     """Play `n_rounds` rounds of Algorithm 1 in plain Python: the one loop of the simulator and of all drivers."""
     recorder = Recorder(fleet.dim, n_rounds, record)
+    history = getattr(blocks, "history", None)
     regret = reward_sum = 0.0
     t = 0
     for active, block in blocks:
@@ -134,11 +144,15 @@ def play_rounds(
             actions = block.actions(i)  # line 4: receive D_t
             decision = agent.choose(actions)  # line 5: the optimistic decision
             mean, best = value_of(decision.index, decision.x, actions, block, i, stream)
-            reward = block.reward(i, mean)  # line 6: receive r_t
+            reward = mean + block.noise_of(i, decision.index)  # line 6: receive r_t
             before = agent.n_switches
             upload = agent.observe(decision, reward)  # lines 7 and 8: learn, and test the determinant
             fleet.n_switches += agent.n_switches - before
+            n_before = fleet.n_up + fleet.n_down
             fleet.end_round(agent, decision, reward, upload)  # lines 9 to 14
+            if history is not None:
+                exchanged = fleet.n_up + fleet.n_down > n_before
+                history.add(PlayedRound(int(active[i]), actions, decision.index, decision.x, reward, exchanged))
             regret += best - mean
             reward_sum += reward
             choice = -1 if decision.index is None else decision.index
@@ -153,7 +167,8 @@ def rounds_of(
     world: World, participation: Participation, *, n_agents: int, n_rounds: int, seed: int
 ) -> tuple[Stream, Blocks]:
     """The stream of a seed and its blocks of rounds with the agents active in them, all of it checked."""
-    block_rounds = whole_at_least(world.block_rounds, 1, "block_rounds of the world")
+    reacts = is_reactive(world, participation)
+    block_rounds = 1 if reacts else whole_at_least(world.block_rounds, 1, "block_rounds of the world")
     world_seed, participation_seed = np.random.SeedSequence(seed).spawn(2)
     stream = world.stream(world_seed)
     check = BlockChecker(world.dim, checked_theta_star(stream.theta_star, world.dim))
@@ -169,13 +184,36 @@ def rounds_of(
             yield active, check(stream.draw(active), block_rounds)
             played += block_rounds
 
-    return stream, blocks()
+    return stream, RoundsThatReact(blocks(), stream, draw) if reacts else blocks()
+
+
+def is_reactive(world: World, participation: Participation) -> bool:
+    """Whether decision sets or active agents depend on past rewards."""
+    return isinstance(world, ReactiveWorld) or isinstance(participation, Reactive)
+
+
+class RoundsThatReact:
+    """Blocks of one round each, drawn when the round before is over, with the history that they depend on."""
+
+    def __init__(self, blocks: Blocks, stream: Any, draw: Any) -> None:
+        self.history = History()
+        self._blocks = blocks
+        for who in (stream, draw):
+            if hasattr(who, "history"):
+                who.history = self.history
+
+    def __iter__(self) -> Blocks:
+        return self._blocks
+
+    def __next__(self) -> tuple[Index, Block]:
+        return next(self._blocks)
 
 
 def value_of(index: int | None, x: Vector, actions: Any, block: Block, i: int, stream: Stream) -> tuple[float, float]:
     """Expected reward of the choice, and of the best action there was."""
-    if index is not None and block.means is not None:
-        return float(block.means[i, index]), float(block.means[i].max())
+    means = block.means_of(i)
+    if index is not None and means is not None:
+        return float(means[index]), float(means.max())
     if stream.theta_star is None:
         raise InvalidParameter("a world of infinite decision sets needs theta_star")
     return float(x @ stream.theta_star), best_mean(actions, stream.theta_star)

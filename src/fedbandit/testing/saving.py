@@ -56,7 +56,7 @@ def _an_agent_needs_a_name_that_fits_into_an_address(subject: Subject) -> None:
     assert subject.rule.agent("shop-7").agent_id == "shop-7"
 
 
-@contract(*ROUNDS)
+@contract("saves", *ROUNDS)
 def _a_saved_fleet_continues_with_identical_choices_and_uploads(subject: Subject) -> None:
     ways: tuple[Callable[[Any], Any], ...] = (
         lambda thing: load(thing.to_bytes()),
@@ -82,7 +82,7 @@ def _play_alike(subject: Subject, original: SimulatedFleet, restored: SimulatedF
         assert np.array_equal(twin.predict(np.eye(subject.dim)), agent.predict(np.eye(subject.dim)))
 
 
-@contract(*ROUNDS)
+@contract("saves", *ROUNDS)
 def _pending_decisions_and_uploads_in_flight_are_saved(subject: Subject) -> None:
     agent, X = subject.agent(), subject.rows(4)
     pending, done = agent.choose(X), agent.choose(X)
@@ -99,7 +99,7 @@ def _pending_decisions_and_uploads_in_flight_are_saved(subject: Subject) -> None
     restored.observe(fresh, 1.0)
 
 
-@contract("any-time")
+@contract("saves")
 def _bytes_that_are_no_snapshot_are_a_named_error(subject: Subject) -> None:
     blob = subject.agent().to_bytes()
     for bad in (b"", b"\x00", b"nonsense", blob[: len(blob) // 2], pickle.dumps({}), blob + b"x"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,6 @@ def obstacle_in(block: Block) -> str | None:
     """Why kernels cannot play such blocks; None if they can."""
     if block.decision_set is not None and not isinstance(block.decision_set, Ball):
         return f"decision sets of type {type(block.decision_set).__name__} instead of arrays or a Ball"
-    if block.uniforms is not None:
-        return "Bernoulli rewards"
     return None
 
 
@@ -64,8 +63,7 @@ class Reader:
 
     def offer(self, active: Index, block: Block) -> RoundBlock:
         """One block as kernels read it."""
-        if block.uniforms is not None:
-            raise InvalidParameter("a world must give Bernoulli rewards in all of its blocks, or in none")
+        block = padded(block)
         kind, n_actions, table, norms, rows, means = self._actions(block)
         return RoundBlock(
             kind,
@@ -75,7 +73,7 @@ class Reader:
             norms,
             rows,
             means,
-            plain(block.noise),
+            plain(block.noise if block.noise.ndim == 2 else block.noise[:, None]),
             plain(active, np.int64),
             self.decided,
             float(self.best_mean),
@@ -98,6 +96,24 @@ class Reader:
         if self._source is not table:
             self._source, self._table = table, plain(table)
             self._norms = np.sqrt(np.einsum("ij,ij->i", table, table))
+
+
+def padded(block: Block) -> Block:
+    """A block in which every round offers K actions: the first one again where there are fewer.
+
+    It changes no choice: of equal actions the first is chosen.
+    """
+    if block.sizes is None:
+        return block
+    K = block.means.shape[1] if block.means is not None else 0
+    columns = np.where(np.arange(K) < block.sizes[:, None], np.arange(K), 0)
+
+    def taken(array: Any) -> Any:
+        return None if array is None else np.take_along_axis(array, columns, axis=1)
+
+    array = None if block.array is None else np.take_along_axis(block.array, columns[:, :, None], axis=1)
+    noise = block.noise if block.noise.ndim == 1 else taken(block.noise)
+    return replace(block, noise=noise, means=taken(block.means), array=array, rows=taken(block.rows), sizes=None)
 
 
 def new_log(n: int) -> RoundLog:

@@ -50,6 +50,7 @@ def play_dcb(fleet: DCBFleet, rule: DCBRule, offer: RoundBlock, log: RoundLog, s
     kind, K, _, table, norms, rows, means, noise, active, _, _ = offer
     sums, counts, choices, sums_at, counts_at = log
     upper, scores, squares = np.empty(K), np.empty(K), np.empty(K)
+    by_action = noise.shape[1] > 1
     theta_hat, W, betas, tops = fleet.theta_hat, fleet.W, fleet.beta, fleet.top
     n_agents = len(betas)
     step = 0
@@ -60,7 +61,7 @@ def play_dcb(fleet: DCBFleet, rule: DCBRule, offer: RoundBlock, log: RoundLog, s
             return -1 - i
         r = rows[i, k] if kind == TABLE else i * K + k
         mean = means[i, k]
-        reward = mean + noise[i]
+        reward = mean + noise[i, k if by_action else 0]
         sums[0] += best_of(means, i) - mean
         sums[1] += reward
         choices[i] = k

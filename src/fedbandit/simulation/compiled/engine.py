@@ -17,7 +17,7 @@ from fedbandit.simulation.compiled.fleets import KERNELS, CompiledFleet, compile
 from fedbandit.simulation.compiled.planned import play_planned
 from fedbandit.simulation.compiled.round_block import RoundBlock, RoundLog
 from fedbandit.simulation.participation import Participation
-from fedbandit.simulation.runner import rounds_of
+from fedbandit.simulation.runner import is_reactive, rounds_of
 from fedbandit.simulation.trace import Recorder, Trace
 from fedbandit.simulation.worlds import Block, Index, Stream, World
 
@@ -54,6 +54,8 @@ def run_compiled(
     """
     if not has_kernel(rule) and type(rule) not in PLANNED_RULES:
         raise NotCompiled(type(rule).__name__)
+    if is_reactive(world, participation):
+        raise NotCompiled("worlds and participation that react to rewards")
     recorder = Recorder(rule.dim, n_rounds, record)
     rounds = rounds_of(world, participation, n_agents=n_agents, n_rounds=n_rounds, seed=seed)
     if type(rule) in PLANNED_RULES:

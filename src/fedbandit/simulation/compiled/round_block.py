@@ -21,7 +21,7 @@ class RoundBlock(NamedTuple):
     norms: Vector  # TABLE: (N,), the lengths of its rows
     rows: Index  # TABLE: (n, K)
     means: Matrix  # (n, K)
-    noise: Vector  # (n,)
+    noise: Matrix  # (n, 1), or (n, K) where it depends on the action
     active: Index  # (n,)
     decided: Vector  # BALL: (M,), the mean of each agent's decision
     best_mean: float  # BALL: max ⟨θ*, x⟩

@@ -26,11 +26,11 @@ from fedbandit.simulation.worlds.base import (
     reseed,
     sample_rows,
     unit_rows,
-    with_noise,
 )
 from fedbandit.simulation.worlds.clusters import Clusters
 from fedbandit.simulation.worlds.fixed import FixedFeatures, FixedSet, FixedStream
 from fedbandit.simulation.worlds.logistic import Logistic
+from fedbandit.simulation.worlds.reactive import History, PlayedRound, ReactiveWorld, reactive
 from fedbandit.simulation.worlds.synthetic import Adversarial, Articles, BallWorld, Sphere, Uniform
 
 if TYPE_CHECKING:
@@ -72,8 +72,11 @@ __all__ = [
     "FixedSet",
     "FixedStream",
     "FromArrays",
+    "History",
     "Index",
     "Logistic",
+    "PlayedRound",
+    "ReactiveWorld",
     "Sphere",
     "Stream",
     "Uniform",
@@ -90,11 +93,11 @@ __all__ = [
     "from_parquet",
     "generator",
     "logistic",
+    "reactive",
     "real",
     "reseed",
     "sample_rows",
     "sphere",
     "uniform",
     "unit_rows",
-    "with_noise",
 ]

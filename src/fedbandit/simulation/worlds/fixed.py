@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -25,7 +25,7 @@ from fedbandit.simulation.worlds.base import (
 class FixedStream(DrawnStream):
     """A stream in which every round offers the same actions, which everybody knows in advance."""
 
-    fixed_actions: Matrix
+    fixed_actions: Matrix = field(kw_only=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class FixedSet:
             rows = np.broadcast_to(np.arange(self.n_actions), shape)
             return Block(np.empty(0), np.broadcast_to(means, shape), table=table, rows=rows)
 
-        return FixedStream(theta_star, generator(actions), generator(noise), self.noise, make, table)
+        return FixedStream(theta_star, generator(actions), generator(noise), self.noise, make, fixed_actions=table)
 
 
 @dataclass(frozen=True, kw_only=True)

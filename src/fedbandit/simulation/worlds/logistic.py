@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -16,12 +16,7 @@ from fedbandit.simulation.worlds.base import Block, DrawnStream, Index, Stream, 
 class ClickStream(DrawnStream):
     """A seeded run. `theta_star` is None, for means are not linear in x; `link_theta_star` is θ* behind the link."""
 
-    link_theta_star: Vector
-
-    def draw(self, active: Index) -> Block:
-        """The next rounds."""
-        block = self.make(self.action_rng, active)
-        return replace(block, noise=np.zeros(len(active)), uniforms=self.noise_rng.random(len(active)))
+    link_theta_star: Vector = field(kw_only=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +51,11 @@ class Logistic:
         theta_star = self.theta_norm * unit_rows(generator(truth).standard_normal(self.dim))
         directions = unit_rows(generator(pool).standard_normal((self.n_articles, self.dim - 1)))
         table = np.column_stack([directions, np.ones(self.n_articles)])
-        means = 1.0 / (1.0 + np.exp(-(table @ theta_star)))
+        scores = table @ theta_star
 
         def make(rng: np.random.Generator, active: Index) -> Block:
             rows = sample_rows(rng, len(active), self.n_articles, self.n_actions)
-            return Block(np.empty(0), means[rows], table=table, rows=rows)
+            return Block(np.empty(0), scores[rows], table=table, rows=rows)  # scores until the noise is drawn
 
-        return ClickStream(None, generator(actions), generator(rewards), 0.0, make, theta_star)
+        rngs = generator(actions), generator(rewards)
+        return ClickStream(None, *rngs, 0.0, make, "bernoulli", link_theta_star=theta_star)

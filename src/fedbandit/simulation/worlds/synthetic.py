@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from fedbandit.core.arrays import keep_finite, keep_whole
 from fedbandit.core.decision_sets import Ball
 from fedbandit.errors import InvalidParameter
-
-if TYPE_CHECKING:
-    pass
-
 from fedbandit.simulation.worlds.base import (
     Block,
     DrawnStream,
@@ -22,9 +18,11 @@ from fedbandit.simulation.worlds.base import (
     block_size,
     check_numbers,
     generator,
+    random_sizes,
     sample_rows,
     unit_rows,
 )
+from fedbandit.simulation.worlds.noise import check_noise_kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +33,12 @@ class Uniform:
     dim: int = 15
     n_actions: int = 25
     noise: float = 0.3
+    noise_kind: str | None = None
+    fewest_actions: int | None = None
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        check_noise_kind(self)
 
     @property
     def block_rounds(self) -> int:
@@ -55,7 +56,8 @@ class Uniform:
             array *= scale
             return Block(np.empty(0), array @ theta_star, array)
 
-        return DrawnStream(theta_star, generator(actions), generator(noise), self.noise, make)
+        sizes = random_sizes(self, seed)
+        return DrawnStream(theta_star, generator(actions), generator(noise), self.noise, make, self.noise_kind, sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +68,12 @@ class Sphere:
     dim: int = 15
     n_actions: int = 25
     noise: float = 0.3
+    noise_kind: str | None = None
+    fewest_actions: int | None = None
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        check_noise_kind(self)
 
     @property
     def block_rounds(self) -> int:
@@ -83,7 +88,8 @@ class Sphere:
             array = unit_rows(rng.standard_normal((len(active), self.n_actions, self.dim)))
             return Block(np.empty(0), array @ theta_star, array)
 
-        return DrawnStream(theta_star, generator(actions), generator(noise), self.noise, make)
+        sizes = random_sizes(self, seed)
+        return DrawnStream(theta_star, generator(actions), generator(noise), self.noise, make, self.noise_kind, sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +104,12 @@ class Articles:
     n_actions: int = 25
     n_articles: int = 1000
     noise: float = 0.1
+    noise_kind: str | None = None
+    fewest_actions: int | None = None
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        check_noise_kind(self)
         keep_whole(self, "n_articles", 1)
         if self.n_articles < self.n_actions:
             raise InvalidParameter(f"expected n_articles ≥ n_actions, got {self.n_articles} < {self.n_actions}")
@@ -122,7 +131,8 @@ class Articles:
             rows = sample_rows(rng, len(active), self.n_articles, self.n_actions)
             return Block(np.empty(0), means[rows], table=table, rows=rows)
 
-        return DrawnStream(theta_star, generator(actions), generator(noise), self.noise, make)
+        sizes = random_sizes(self, seed)
+        return DrawnStream(theta_star, generator(actions), generator(noise), self.noise, make, self.noise_kind, sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,11 +143,13 @@ class BallWorld:
     dim: int = 10
     radius: float = 1.0
     noise: float = 0.3
+    noise_kind: str | None = None
 
     def __post_init__(self) -> None:
         keep_whole(self, "dim", 1)
         keep_finite(self, "radius", 0.0, strictly=True)
         keep_finite(self, "noise", 0.0)
+        check_noise_kind(self, finite=False)
 
     @property
     def block_rounds(self) -> int:
@@ -152,7 +164,9 @@ class BallWorld:
         def make(rng: np.random.Generator, active: Index) -> Block:
             return Block(np.empty(0), decision_set=ball)
 
-        return DrawnStream(theta_star, generator(noise), generator(noise.spawn(1)[0]), self.noise, make)
+        return DrawnStream(
+            theta_star, generator(noise), generator(noise.spawn(1)[0]), self.noise, make, self.noise_kind
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,9 +183,11 @@ class Adversarial:
     gap: float = 0.2
     phase: int = 200
     noise: float = 0.3
+    noise_kind: str | None = None
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        check_noise_kind(self)
         keep_whole(self, "n_actions", 2)
         keep_whole(self, "phase", 1)
         keep_finite(self, "gap", 0.0, strictly=True)
@@ -201,4 +217,4 @@ class Adversarial:
             rows = direction[:, None] * self.n_actions + np.arange(self.n_actions)
             return Block(np.empty(0), means[rows], table=table, rows=rows)
 
-        return DrawnStream(theta_star, generator(actions), generator(noise), self.noise, make)
+        return DrawnStream(theta_star, generator(actions), generator(noise), self.noise, make, self.noise_kind)

@@ -45,7 +45,7 @@ def names_with(*traits: str) -> tuple[str, ...]:
 def make_rule(name: str = "fedlinucb", **changes: Any) -> Any:
     """A small rule: three features, β = 0.5, λ = 1."""
     entry, numbers = EXAMPLES[name]
-    return entry.make(**{"dim": 3, "beta": 0.5, "lam": 1.0, **numbers, **changes})
+    return entry.make(**{"dim": 3, **entry.known({"beta": 0.5, "lam": 1.0}), **numbers, **changes})
 
 
 def make_agent(name: str = "fedlinucb", *, agent_id: str = "a", **changes: Any) -> Any:

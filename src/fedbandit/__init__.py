@@ -28,7 +28,15 @@ from fedbandit.core.statistics import SufficientStats
 if TYPE_CHECKING:
     from fedbandit import testing
     from fedbandit.algorithms.async_linucb import AsyncLinUCB
+    from fedbandit.algorithms.club import CLUB
+    from fedbandit.algorithms.dcb import DCB
+    from fedbandit.algorithms.dccb import DCCB
+    from fedbandit.algorithms.delb import DELB
     from fedbandit.algorithms.dislinucb import DisLinUCB
+    from fedbandit.algorithms.fedglbucb import FedGLBUCB
+    from fedbandit.algorithms.fedpe import FedPE
+    from fedbandit.algorithms.fedsuplinucb import FedSupLinUCB
+    from fedbandit.algorithms.feducb import FedUCB
     from fedbandit.algorithms.oful import OFUL
     from fedbandit.algorithms.snapshot import load
     from fedbandit.core.features import HashingFeatures, arm_features, block_features
@@ -42,7 +50,15 @@ __version__ = "0.1.0"
 # An agent on a device needs none of these: they are imported when they are first asked for.
 _LAZY = {
     "AsyncLinUCB": "fedbandit.algorithms.async_linucb",
+    "CLUB": "fedbandit.algorithms.club",
+    "DCB": "fedbandit.algorithms.dcb",
+    "DCCB": "fedbandit.algorithms.dccb",
+    "DELB": "fedbandit.algorithms.delb",
     "DisLinUCB": "fedbandit.algorithms.dislinucb",
+    "FedPE": "fedbandit.algorithms.fedpe",
+    "FedGLBUCB": "fedbandit.algorithms.fedglbucb",
+    "FedSupLinUCB": "fedbandit.algorithms.fedsuplinucb",
+    "FedUCB": "fedbandit.algorithms.feducb",
     "HashingFeatures": "fedbandit.core.features",
     "LiveAgent": "fedbandit.sdk",
     "OFUL": "fedbandit.algorithms.oful",
@@ -83,13 +99,21 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "CLUB",
+    "DCB",
+    "DCCB",
+    "DELB",
     "OFUL",
     "AsyncLinUCB",
     "Ball",
     "Decision",
     "DisLinUCB",
     "Download",
+    "FedGLBUCB",
     "FedLinUCB",
+    "FedPE",
+    "FedSupLinUCB",
+    "FedUCB",
     "HashingFeatures",
     "LiveAgent",
     "Poll",

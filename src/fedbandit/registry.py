@@ -29,19 +29,22 @@ TRAITS: Mapping[str, str] = {
     "ridge": "`predict` is ridge regression on the data that the agent knows",
     "uploads": "an agent sends its sums in uploads, one at a time, and keeps each until it is answered",
     "sums": "the server's statistics are λI and every upload, and a download carries them to any agent",
+    "saves": "`to_bytes` saves an agent or a server, and `fb.load` brings it back",
+    "steps": "agents act in steps, once each (`fedbandit.algorithms.synchronous`)",
 }
-EVERY_TRAIT = frozenset(TRAITS)
+EVERY_TRAIT = frozenset(TRAITS) - {"steps"}  # of asynchronous algorithms
 
 
 @dataclass(frozen=True, slots=True)
 class RunSizes:
-    """What a command knows of a run before it makes the rule: dim, M, T, noise and δ."""
+    """What a command knows of a run before it makes the rule: dim, M, T, noise, δ, and K where the world says it."""
 
     dim: int
     n_agents: int
     n_rounds: int
     noise: float
     delta: float
+    n_actions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class Algorithm:
     traits: frozenset[str] = field(default_factory=lambda: EVERY_TRAIT)
 
     def __post_init__(self) -> None:
-        unknown = set(self.traits) - EVERY_TRAIT
+        unknown = set(self.traits) - TRAITS.keys()
         if unknown:
             raise InvalidParameter(
                 f"{self.name}: expected traits among {', '.join(TRAITS)}, got {', '.join(sorted(unknown))}"
@@ -96,6 +99,11 @@ class Algorithm:
     def make(self, **numbers: Any) -> Any:
         """The rule with these numbers."""
         return self.rule(**{**self.fixed, **numbers})
+
+    def known(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the numbers that the rule has a field for: not every rule has a radius β or a ridge λ."""
+        names = {one.name for one in self.fields}
+        return {name: value for name, value in numbers.items() if name in names or not names}
 
     @property
     def class_name(self) -> str:

@@ -71,6 +71,16 @@ def a_run(rule: Any) -> None:
     fb.simulate(rule, fb.worlds.uniform(dim=rule.dim, n_actions=2), n_agents=2, n_rounds=3, engine="reference")
 
 
+def on_a_fixed_set(rule: Any) -> None:
+    world = fb.worlds.fixed_set(dim=rule.dim, n_actions=3)
+    fb.simulate(rule, world, n_agents=2, n_rounds=4, engine="reference")
+
+
+def on_fixed_features(rule: Any) -> None:
+    world = fb.worlds.fixed_features(dim=rule.dim, n_actions=rule.n_arms, shortest=min(rule.shortest, 1.0))
+    fb.simulate(rule, world, n_agents=2, n_rounds=4, engine="reference")
+
+
 def played(world: Any) -> None:
     rule = fb.FedLinUCB(dim=world.dim, beta=0.5)
     fb.simulate(rule, world, n_agents=2, n_rounds=3, engine="reference")
@@ -108,6 +118,33 @@ CASES: dict[str, Case] = {
     "OFUL": Case(fb.OFUL, {**RULE, "lam": 1.0, "mode": "shared", "switching": None}, a_run),
     "AsyncLinUCB": Case(fb.AsyncLinUCB, {**RULE, "gamma_up": 2.0, "gamma_down": 2.0, "enrolment": "start"}, a_run),
     "DisLinUCB": Case(fb.DisLinUCB, {**RULE, "threshold": 1.0, "enrolment": "start"}, a_run),
+    "DCB": Case(fb.DCB, {**RULE, "lam": 1.0, "mass": "fleet", "seed": 0}, a_run),
+    "DCCB": Case(
+        fb.DCCB,
+        {**RULE, "mass": "fleet", "noise_scale": 0.1, "kappa": 0.1, "delta": 0.1, "threshold": None},
+        a_run,
+    ),
+    "DELB": Case(fb.DELB, {"dim": 2, "n_steps": 2, "C": 0.5}, on_a_fixed_set),
+    "FedPE": Case(
+        fb.FedPE,
+        {"dim": 2, "n_arms": 2, "n_steps": 2, "parameters": "shared", "shortest": 0.5, "delta": 0.1},
+        on_fixed_features,
+    ),
+    "CLUB": Case(fb.CLUB, {**RULE, "lam": 1.0, "edge_width": 1.0, "density": 3.0, "seed": 0}, a_run),
+    "FedSupLinUCB": Case(fb.FedSupLinUCB, {**RULE, "n_rounds": 9, "alpha": 0.1, "upper_beta": 0.5}, a_run),
+    "FedGLBUCB": Case(
+        fb.FedGLBUCB,
+        {"dim": 2, "n_agents": 2, "threshold": 1.0, "link": "logistic", "mode": "federated", "lam": 1.0, "scale": 0.1}
+        | {"noise_scale": 0.5, "theta_bound": 1.0, "action_bound": 1.0, "delta": 0.1},
+        a_run,
+    ),
+    "FedUCB": Case(
+        fb.FedUCB,
+        {"dim": 2, "n_agents": 2, "n_steps": 4, "schedule": "corrected", "epsilon": 1.0, "delta": 0.1, "threshold": 1.0}
+        | {"batch": 1, "beta": 0.5, "lam": 1.0, "noise_scale": 0.5, "theta_bound": 1.0, "action_bound": 1.0}
+        | {"reward_bound": 1.0, "failure": 0.1, "seed": 0},
+        a_run,
+    ),
     "Ball": Case(fb.Ball, {"dim": 2, "radius": 1.0}, with_ball),
     "HashingFeatures": Case(
         fb.HashingFeatures,
@@ -140,6 +177,10 @@ CASES: dict[str, Case] = {
     "worlds.articles": Case(fb.worlds.articles, {**WORLD, "n_articles": 5}, played),
     "worlds.ball": Case(fb.worlds.ball, {"dim": 2, "radius": 1.0, "noise": 0.1}, played),
     "worlds.adversarial": Case(fb.worlds.adversarial, {**WORLD, "gap": 0.1, "phase": 3}, played),
+    "worlds.logistic": Case(fb.worlds.logistic, {"dim": 2, "n_actions": 2, "n_articles": 3, "theta_norm": 1.0}, played),
+    "worlds.fixed_set": Case(fb.worlds.fixed_set, WORLD, played),
+    "worlds.fixed_features": Case(fb.worlds.fixed_features, {**WORLD, "shortest": 0.5, "shared": True}, played),
+    "worlds.clusters": Case(fb.worlds.clusters, {**WORLD, "n_clusters": 2, "spread": 0.1}, played),
     "worlds.from_arrays": Case(
         fb.worlds.from_arrays,
         {"features": FEATURES, "rewards": FEATURES[:, :, 0], "agents": [0, 1, 0, 1], "shuffle": True, "noise": 0.1},
@@ -150,8 +191,18 @@ CASES: dict[str, Case] = {
     ),
     "worlds.from_parquet": Case(fb.worlds.from_parquet, {"path": "nowhere.parquet"}),
     "worlds.real": Case(fb.worlds.real, {"name": "wine", "n_agents": 2}),
+    "worlds.reactive": Case(
+        fb.worlds.reactive,
+        {"actions": lambda history, agent, rng: np.eye(2), "theta_star": [0.6, 0.8], "noise": 0.1}
+        | {"noise_kind": "signs"},
+        played,
+    ),
+    "participation.reactive": Case(
+        fb.participation.reactive, {"agent": lambda history, n_agents, rng: len(history) % n_agents}, shown
+    ),
     "participation.uniform": Case(fb.participation.uniform, {}, shown),
     "participation.round_robin": Case(fb.participation.round_robin, {}, shown),
+    "participation.steps": Case(fb.participation.steps, {}, shown),
     "participation.zipf": Case(fb.participation.zipf, {"exponent": 1.0}, shown),
     "participation.bursts": Case(fb.participation.bursts, {"length": 2.0}, shown),
     "participation.outages": Case(fb.participation.outages, {"fraction": 0.5, "length": 5}, shown),

@@ -164,3 +164,36 @@ def test_the_lower_bound_on_messages():
     assert theory.lower_bound_messages(n_agents=100, n_rounds=100_000) == pytest.approx(100 / math.log(1000))
     with pytest.raises(InvalidParameter, match="more rounds than agents"):
         theory.lower_bound_messages(n_agents=10, n_rounds=10)
+
+
+SPHERE = {"dim": 5, "n_rounds": 1_000, "lam": 2.0, "noise_scale": 0.3, "action_bound": 1.5, "delta": 0.1}
+
+
+def test_the_bounds_of_the_concentration_lemmas_spelled_out():
+    root, growth = math.sqrt(2.0) * 1.2, 1_000 * 1.5**2 / 2.0
+    overall = 0.3 * math.sqrt(2 * math.log(10) + 5 * math.log(1 + growth / 5)) + root
+    assert theory.global_error_bound(**SPHERE, theta_bound=1.2) == pytest.approx(overall)
+    printed = 0.3 * math.sqrt(5 * math.log((1 + growth) / 0.1)) + root
+    assert theory.printed_global_error_bound(**SPHERE, theta_bound=1.2) == pytest.approx(printed)
+    buffer = 0.3 * math.sqrt(2 * math.log(10_000) + 5 * math.log(1 + growth / 5 / 0.25))
+    assert theory.buffer_noise_bound(**SPHERE, alpha=0.25) == pytest.approx(buffer)
+    printed = 0.3 * math.sqrt(5 * math.log((1 + growth / 0.25) / 0.1)) + root
+    assert theory.printed_buffer_noise_bound(**SPHERE, alpha=0.25, theta_bound=1.2) == pytest.approx(printed)
+    with pytest.raises(InvalidParameter):
+        theory.buffer_noise_bound(**SPHERE, alpha=0.0)
+
+
+def test_in_one_dimension_the_printed_global_bound_is_the_smaller_one():
+    line = {**SPHERE, "dim": 1, "theta_bound": 1.0, "delta": 1e-6}
+    assert theory.printed_global_error_bound(**line) < theory.global_error_bound(**line)
+
+
+def test_rounds_set_aside_are_one_an_agent_and_doubling():
+    numbers = {"dim": 5, "n_rounds": 1_000, "lam": 1.0, "action_bound": 1.0}
+    assert theory.set_aside_bound(**numbers, n_agents=7) == pytest.approx(7 * theory.max_epochs(**numbers))
+    assert theory.printed_set_aside_bound(**numbers, n_agents=7) == pytest.approx(35 * math.log(1_001))
+
+
+def test_the_newer_lower_bound_has_the_dimension_and_no_logarithm():
+    assert theory.min_lower_bound_messages(dim=5, n_agents=100) == 500
+    assert theory.lower_bound_messages(n_agents=100, n_rounds=100_000) < 100

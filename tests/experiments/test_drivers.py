@@ -5,9 +5,12 @@ import pytest
 
 import fedbandit as fb
 from fedbandit.errors import InvalidParameter
-from fedbandit.experiments.drivers.base import play
+from fedbandit.experiments.drivers.base import play, rounds_of_spec
+from fedbandit.experiments.drivers.lemmas import known_at_decision
+from fedbandit.experiments.drivers.reduction import ReducedFleet
 from fedbandit.experiments.drivers.unreliable_network import NetworkFaults
 from fedbandit.experiments.spec import make_spec
+from fedbandit.simulation.runner import play_rounds
 from fedbandit.simulation.worlds.hypercube import Hypercube
 
 WORLD = fb.worlds.uniform(dim=4, n_actions=6)
@@ -149,3 +152,125 @@ def test_the_hypercube_offers_every_sign_and_one_of_them_is_best():
 def test_an_unknown_driver_is_named():
     with pytest.raises(InvalidParameter, match="teleport"):
         run(RULES["fedlinucb"], {"name": "teleport"})
+
+
+def lemma_run(**changes):
+    rule = fb.FedLinUCB(**{"dim": 4, "alpha": 0.25, "beta": 1.0, **changes})
+    return run(rule, {"name": "lemmas"}, world=fb.worlds.sphere(dim=4, n_actions=6)).columns
+
+
+def test_measuring_the_lemmas_changes_nothing():
+    rule = fb.FedLinUCB(dim=4, alpha=0.25, beta=1.0)
+    plain = run(rule, {"name": "simulate"}, world=fb.worlds.sphere(dim=4, n_actions=6)).columns
+    measured = lemma_run()
+    for column in ("regret", "messages_up", "messages_down", "switches"):
+        np.testing.assert_allclose(measured[column], plain[column], rtol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [0.02, 0.25, 2.0])
+def test_the_covariance_statements_hold_in_every_round(alpha):
+    columns = lemma_run(alpha=alpha)
+    assert columns["buffer"].max() <= alpha * (1 + 1e-9)
+    assert columns["covariance"].min() >= 1 - 1e-9 and columns["covariance"].max() <= 1 + 5 * alpha
+    assert (np.diff(columns["epoch"]) >= 0).all()
+    assert columns["set_aside"][-1] <= columns["messages_up"][-1]
+
+
+def test_an_observation_is_known_from_the_exchange_that_merged_it_on():
+    columns = lemma_run()
+    known = known_at_decision(columns)
+    assert not np.triu(known).any()  # nobody decides on the present or the future
+    agents, merged, model = (columns[name] for name in ("agent", "merged_round", "model_round"))
+    exchanged = np.flatnonzero(np.diff(columns["messages_up"], prepend=0.0)) + 1
+    assert set(merged) - {0.0} == set(exchanged)
+    for t in (100, 399):  # the model of the active agent is from its own last exchange, and holds all merged by then
+        own = [r for r in exchanged if r <= t and agents[r - 1] == agents[t]]
+        assert model[t] == (own[-1] if own else 0)
+        np.testing.assert_array_equal(known[t] > 0, (merged > 0) & (merged <= model[t]))
+    held_back = [(agents[s], s) for s in range(400) if merged[s] == 0]
+    assert 0 < len(held_back) < 400
+    # The data at the server are no prefix of all data, which is why no fixed filtration describes them.
+    at_server = np.flatnonzero(merged > 0)
+    assert at_server[-1] + 1 > len(at_server)
+
+
+@pytest.mark.parametrize(
+    ("rule", "record"),
+    [
+        (fb.FedLinUCB(dim=4, alpha=0.0, beta=1.0), "all"),
+        (fb.FedLinUCB(dim=4, alpha=0.5, beta=1.0), "log"),
+        (fb.OFUL(dim=4, beta=1.0), "all"),
+    ],
+)
+def test_lemmas_are_measured_for_fedlinucb_in_every_round_only(rule, record):
+    with pytest.raises(InvalidParameter):
+        play(make_spec(rule, WORLD, n_agents=3, n_rounds=50, record=record, driver={"name": "lemmas"}), 0)
+
+
+def reduction_run(rule, *, participation=None, n_agents=4, n_rounds=600, seed=0):
+    world = Hypercube(dim=3, gap=0.2, noise=0.3)
+    spec = make_spec(rule, world, n_agents=n_agents, n_rounds=n_rounds, participation=participation, record="all")
+    stream, blocks = rounds_of_spec(spec, seed)
+    fleet = ReducedFleet(spec)
+    trace = play_rounds(fleet, stream, blocks, n_rounds=n_rounds, record="all")
+    plain = fb.simulate(
+        rule,
+        world,
+        n_agents=n_agents,
+        n_rounds=n_rounds,
+        seed=seed,
+        record="all",
+        participation=participation,
+        engine="reference",
+    )
+    return fleet, trace, plain
+
+
+def test_a_reduced_agent_plays_the_algorithm_until_it_would_first_communicate():
+    fleet, trace, plain = reduction_run(fb.FedLinUCB(dim=3, alpha=20.0, beta=0.5))
+    assert fleet.delta == 4
+    for m in range(4):
+        before = (trace.agents == m) & (trace.rounds <= fleet.communicated[str(m)])
+        after = (trace.agents == m) & (trace.rounds > fleet.communicated[str(m)])
+        assert before.sum() > 5 and after.sum() > 5
+        np.testing.assert_array_equal(trace.choices[before], plain.choices[before])
+    assert not np.array_equal(trace.choices, plain.choices)
+    assert (fleet.n_up, fleet.n_down) == (4, 4)
+
+
+def test_a_reduced_agent_learns_nothing_from_others():
+    """The step of the proof: with and without the other agents' data its choices are the same."""
+    rule = fb.FedLinUCB(dim=3, alpha=20.0, beta=0.5)
+    _, trace, _ = reduction_run(rule)
+    world = Hypercube(dim=3, gap=0.2, noise=0.3)
+    spec = make_spec(rule, world, n_agents=4, n_rounds=600, record="all")
+    for lone in range(4):
+        _, blocks = rounds_of_spec(spec, 0)
+        agent, choices, t = rule.agent(str(lone)), [], 0
+        for active, block in blocks:
+            for i in range(min(len(block), 600 - t)):
+                t += 1
+                if active[i] != lone:
+                    continue
+                decision = agent.choose(block.actions(i))
+                choices.append(decision.index)
+                reward = float(block.means[i, decision.index]) + float(block.noise[i])
+                if agent.observe(decision, reward) is not None:
+                    agent = fb.OFUL(dim=3, beta=0.5).agent(str(lone))
+        np.testing.assert_array_equal(choices, trace.choices[trace.agents == lone])
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_linear_rule_can_be_reduced(name):
+    outcome = run(RULES[name], {"name": "reduction"})
+    assert 0 < outcome.facts["communicated"] <= 5
+    assert 0 <= outcome.facts["share_before"] < 1
+    glb = make_spec(fb.FedGLBUCB(dim=4, n_agents=5), WORLD, n_agents=5, n_rounds=50, driver={"name": "reduction"})
+    with pytest.raises(InvalidParameter, match="beta"):
+        play(glb, 0)
+
+
+def test_an_algorithm_that_never_communicates_is_its_own_reduction():
+    _, trace, plain = reduction_run(fb.OFUL(dim=3, beta=0.5))
+    np.testing.assert_array_equal(trace.choices, plain.choices)
+    assert trace.n_messages == 0

@@ -18,7 +18,7 @@ def both_engines(rule: Any, world: Any, **run: Any) -> tuple[fb.Trace, fb.Trace]
 
 def assert_same_trace(reference: fb.Trace, other: fb.Trace) -> None:
     """The same choices and messages at the same rounds; numbers within 1e-9."""
-    for name in ("rounds", "messages_up", "messages_down", "switches", "agents", "choices"):
+    for name in ("rounds", "messages_up", "messages_down", "switches", "scalars", "bytes", "agents", "choices"):
         np.testing.assert_array_equal(getattr(other, name), getattr(reference, name), err_msg=name)
     for name in ("regret", "reward"):
         np.testing.assert_allclose(getattr(other, name), getattr(reference, name), rtol=1e-9, atol=1e-9, err_msg=name)

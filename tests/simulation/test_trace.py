@@ -118,10 +118,26 @@ def test_every_setting_is_part_of_the_identity_of_a_run():
 def test_traces_of_before_have_no_description(tmp_path):
     trace = run()
     header = np.frombuffer(json.dumps({"fedbandit_trace": 1, "dim": trace.dim}).encode(), dtype=np.uint8)
-    np.savez(tmp_path / "old.npz", header=header, **{name: getattr(trace, name) for name in COLUMNS})
+    before = [name for name in COLUMNS if name not in ("scalars", "bytes")]
+    np.savez(tmp_path / "old.npz", header=header, **{name: getattr(trace, name) for name in before})
     old = fb.Trace.load(tmp_path / "old.npz")
     assert old.about is None and old.id is None
     assert old.n_messages == trace.n_messages
+    assert (old.n_scalars, old.n_bytes) == (trace.n_scalars, trace.n_bytes) and trace.n_scalars > 0
+
+
+@pytest.mark.parametrize("engine", ["reference", "compiled"])
+def test_scalars_and_bytes_are_those_of_every_message(engine):
+    trace = fb.simulate(
+        fb.FedLinUCB(dim=3, alpha=0.5, beta=0.5),
+        fb.worlds.uniform(dim=3),
+        n_agents=3,
+        n_rounds=60,
+        record="all",
+        engine=engine,
+    )
+    assert np.array_equal(trace.scalars, trace.messages * 9)
+    assert np.array_equal(trace.bytes, trace.messages * 8 * 12)
 
 
 def test_a_name_without_an_ending_is_kept(tmp_path):

@@ -29,7 +29,9 @@ every_drawn_world = pytest.mark.parametrize("world", DRAWN.values(), ids=DRAWN)
 
 
 def test_every_world_of_the_catalog_is_tested_here():
-    assert set(WORLDS) == {*DRAWN, "ball"}
+    # tests/simulation/test_fixed_worlds.py; logistic: tests/algorithms/test_fedglbucb.py
+    elsewhere = {"fixed-set", "fixed-features", "clusters", "logistic"}
+    assert set(WORLDS) == {*DRAWN, "ball", *elsewhere}
 
 
 @every_drawn_world

@@ -167,7 +167,7 @@ class BaseAgent:
     def adopt(self, message: Reply | Iterable[Reply]) -> Upload | None:
         """Take a reply (of several, those addressed to this agent); returns an upload when one is due in turn."""
         if not isinstance(message, (Download, Poll, Receipt)):
-            answers = [self.adopt(reply) for reply in _replies_in(message) if reply.agent_id == self.agent_id]
+            answers = [self.adopt(reply) for reply in replies_in(message) if reply.agent_id == self.agent_id]
             return next((answer for answer in answers if answer is not None), None)
         if message.agent_id != self.agent_id:
             raise InvalidInput(f"expected a reply for agent {self.agent_id!r}, got one for {message.agent_id!r}")
@@ -375,7 +375,8 @@ class BaseAgent:
         """The inverse of `_state`."""
 
 
-def _replies_in(messages: Any) -> list[Reply]:
+def replies_in(messages: Any) -> list[Reply]:
+    """The replies of a listing, or a named error."""
     replies = list(messages) if is_listing(messages) else [messages]
     if all(isinstance(reply, (Download, Poll, Receipt)) for reply in replies):
         return replies

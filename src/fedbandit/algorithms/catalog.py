@@ -14,10 +14,18 @@ ALGORITHMS: Registry[Algorithm] = Registry(
     "algorithm",
     {
         "fedlinucb": "fedbandit.algorithms.fedlinucb:FEDLINUCB",
+        "fedsuplinucb": "fedbandit.algorithms.fedsuplinucb:FEDSUPLINUCB",
         "async-linucb": "fedbandit.algorithms.async_linucb:ASYNC_LINUCB",
         "dislinucb": "fedbandit.algorithms.dislinucb:DISLINUCB",
         "oful-shared": "fedbandit.algorithms.oful:OFUL_SHARED",
         "oful-independent": "fedbandit.algorithms.oful:OFUL_INDEPENDENT",
+        "delb": "fedbandit.algorithms.delb:ENTRY",
+        "fedpe": "fedbandit.algorithms.fedpe:ENTRY",
+        "club": "fedbandit.algorithms.club:ENTRY",
+        "dcb": "fedbandit.algorithms.dcb:DCB_ENTRY",
+        "dccb": "fedbandit.algorithms.dccb:DCCB_ENTRY",
+        "fedglbucb": "fedbandit.algorithms.fedglbucb:FEDGLBUCB",
+        "feducb": "fedbandit.algorithms.feducb:FEDUCB",
     },
     group="fedbandit.algorithms",
 )

@@ -30,6 +30,16 @@ class Upload:
         """Sixteen bytes that two uploads share only if their statistics are equal to the last bit."""
         return digest_of(packed_bytes(self.stats))
 
+    @property
+    def n_scalars(self) -> int:
+        """Numbers that it carries, as the literature counts them."""
+        return n_scalars(self.stats.dim)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of its numbers on our wire."""
+        return n_bytes(self.stats.dim)
+
 
 @dataclass(frozen=True, slots=True)
 class Download:
@@ -39,6 +49,16 @@ class Download:
     version: int  # uploads merged so far
     stats: SufficientStats
     acknowledged: int = 0  # the last sequence of this agent's incarnation that is merged
+
+    @property
+    def n_scalars(self) -> int:
+        """Numbers that it carries, as the literature counts them."""
+        return n_scalars(self.stats.dim)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of its numbers on our wire."""
+        return n_bytes(self.stats.dim)
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ def play(
             actions = block.actions(i)
             decision = live.choose(actions)
             mean, best = value_of(decision.index, decision.x, actions, block, i, stream)
-            reward = mean + float(block.noise[i])
+            reward = mean + block.noise_of(i, decision.index)
             live.observe(decision, reward)
             reward_sum += reward
             regret += best - mean

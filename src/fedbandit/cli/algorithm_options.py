@@ -50,7 +50,7 @@ def make_rules(
 
 
 def _make(entry: Algorithm, sizes: RunSizes, numbers: Mapping[str, Any], given: Mapping[str, Any]) -> Rule:
-    values: dict[str, Any] = {"dim": sizes.dim, **numbers}
+    values: dict[str, Any] = {"dim": sizes.dim, **entry.known(numbers)}
     for name, option in entry.options.items():
         value = given[name] if name in given else option.value_for(sizes)
         if value is not None:

@@ -50,12 +50,13 @@ def simulate(
     actions: Annotated[int | None, typer.Option(help="Actions K in a decision set.")] = None,
     noise: Annotated[float | None, typer.Option(help="Standard deviation of the noise.")] = None,
     participation: Annotated[
-        str,
+        str | None,
         typer.Option(
             help=f"Participation pattern: {', '.join(PARTICIPATION.own_names)}; {ByRows.name}, which plays each row of "
-            "data once; or a pattern that an installed package registers."
+            "data once; or a pattern that an installed package registers. Default: uniform; steps for "
+            "synchronous algorithms."
         ),
-    ] = "uniform",
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Run the seeds 0 to N−1.")] = 1,
     engine: Annotated[str, typer.Option(help="'auto', 'reference' or 'compiled'.")] = "auto",
     save: Annotated[
@@ -69,12 +70,12 @@ def simulate(
     agents, rounds = whole_at_least(agents, 1, "agents"), whole_at_least(rounds, 1, "rounds")
     place = make_world(world, dim=dim, n_actions=actions, noise=noise, n_agents=agents)
     agents = place.fleet_size if isinstance(place, DataWorld) else agents
-    pattern = as_pattern(participation, place)
+    pattern = None if participation is None else as_pattern(participation, place)
     if not 0 < at_least(delta, 0.0, "delta") < 1:
         raise InvalidParameter(f"expected delta between 0 and 1, got {delta}")
     if save is not None:
         check_directory(save, "--save")
-    sizes = RunSizes(place.dim, agents, rounds, getattr(place, "noise", 0.0), delta)
+    sizes = RunSizes(place.dim, agents, rounds, getattr(place, "noise", 0.0), delta, getattr(place, "n_actions", 0))
     radius = make_radius(beta, noise=sizes.noise, agents=agents, rounds=rounds, delta=delta)
     rules = make_rules(algorithm or ["fedlinucb"], sizes, {"beta": radius, "lam": lam}, options)
     if seeds < 1:

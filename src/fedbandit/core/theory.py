@@ -18,7 +18,16 @@ from fedbandit.errors import InvalidParameter
 LOG2 = math.log(2.0)
 Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
-COUNTS = {"dim": 1, "n_agents": 1, "n_rounds": 1, "min_upload": 1, "n_obs": 0, "n_uploads": 0}
+COUNTS = {
+    "n_actions": 1,
+    "n_layers": 1,
+    "dim": 1,
+    "n_agents": 1,
+    "n_rounds": 1,
+    "min_upload": 1,
+    "n_obs": 0,
+    "n_uploads": 0,
+}
 POSITIVE = ("lam",)
 
 
@@ -247,3 +256,113 @@ def lower_bound_messages(*, n_agents: int, n_rounds: int) -> float:
     if n_rounds <= n_agents:
         raise InvalidParameter(f"expected more rounds than agents, got {n_rounds} ≤ {n_agents}")
     return n_agents / math.log(n_rounds / n_agents)
+
+
+@_checked
+def min_lower_bound_messages(*, dim: int, n_agents: int) -> int:
+    """dM: the order of messages of Min et al. (2023, Remark 5.7), which has a factor d and no logarithm.
+
+    >>> min_lower_bound_messages(dim=5, n_agents=20)
+    100
+    """
+    return dim * n_agents
+
+
+@_checked
+def global_error_bound(
+    *,
+    dim: int,
+    n_rounds: int,
+    lam: float,
+    noise_scale: float,
+    theta_bound: float,
+    action_bound: float,
+    delta: float,
+) -> float:
+    """R √(2 log(1/δ) + d log(1+TL²/(dλ))) + √λ S: the most ‖θ̂_all − θ*‖ in the norm of Σ_all, for all rounds."""
+    information = 2 * math.log(1 / delta) + dim * math.log1p(n_rounds * action_bound**2 / (dim * lam))
+    return noise_scale * math.sqrt(information) + math.sqrt(lam) * theta_bound
+
+
+@_checked
+def printed_global_error_bound(
+    *,
+    dim: int,
+    n_rounds: int,
+    lam: float,
+    noise_scale: float,
+    theta_bound: float,
+    action_bound: float,
+    delta: float,
+) -> float:
+    """R √(d log((1+TL²/λ)/δ)) + √λ S, as the paper prints it; too small at d = 1 (erratum 2)."""
+    information = dim * math.log((1 + n_rounds * action_bound**2 / lam) / delta)
+    return noise_scale * math.sqrt(information) + math.sqrt(lam) * theta_bound
+
+
+@_checked
+def buffer_noise_bound(
+    *, dim: int, n_rounds: int, lam: float, alpha: float, noise_scale: float, action_bound: float, delta: float
+) -> float:
+    """R √(2 log(T/δ) + d log(1+TL²/(dαλ))): the most ‖u_loc‖ in the norm of (αλI + Σ_loc)⁻¹, for all buffers.
+
+    A buffer is named by its first round, so that there are at most T of them: the union that the paper's lemma lacks.
+    """
+    ridge = _positive_alpha(alpha) * lam
+    information = 2 * math.log(n_rounds / delta) + dim * math.log1p(n_rounds * action_bound**2 / (dim * ridge))
+    return noise_scale * math.sqrt(information)
+
+
+@_checked
+def printed_buffer_noise_bound(
+    *,
+    dim: int,
+    n_rounds: int,
+    lam: float,
+    alpha: float,
+    noise_scale: float,
+    theta_bound: float,
+    action_bound: float,
+    delta: float,
+) -> float:
+    """R √(d log((1+TL²/(αλ))/δ)) + √λ S, as the paper's lemma on local concentration prints it (erratum 2)."""
+    ridge = _positive_alpha(alpha) * lam
+    information = dim * math.log((1 + n_rounds * action_bound**2 / ridge) / delta)
+    return noise_scale * math.sqrt(information) + math.sqrt(lam) * theta_bound
+
+
+@_checked
+def set_aside_bound(*, dim: int, n_agents: int, n_rounds: int, lam: float, action_bound: float) -> float:
+    """M (1 + d log₂(1+TL²/(λd))): the most rounds that the proof of Theorem 1 bounds by 2SL instead of a bonus."""
+    return n_agents * max_epochs(dim=dim, n_rounds=n_rounds, lam=lam, action_bound=action_bound)
+
+
+@_checked
+def printed_set_aside_bound(*, dim: int, n_agents: int, n_rounds: int, lam: float, action_bound: float) -> float:
+    """M d log(1+TL²/λ), as the proof prints it: a natural logarithm where doublings need a binary one (erratum 1)."""
+    return n_agents * dim * math.log1p(n_rounds * action_bound**2 / lam)
+
+
+@_checked
+def layer_radius(
+    *,
+    n_actions: int,
+    n_rounds: int,
+    n_layers: int,
+    lam: float,
+    noise_scale: float,
+    theta_bound: float,
+    delta: float,
+) -> float:
+    """β = √λ S + R √(2 log(2KTS/δ)): error of one prediction in units of ‖x‖, where the design ignores its rewards.
+
+    Holds for every action of every round in each of S layers together, with probability 1 − δ; no factor √d.
+    """
+    events = 2 * n_actions * n_rounds * n_layers / delta
+    return math.sqrt(lam) * theta_bound + noise_scale * math.sqrt(2 * math.log(events))
+
+
+def _positive_alpha(alpha: float) -> float:
+    if alpha == 0:
+        raise InvalidParameter("this bound needs alpha > 0, got 0; without a trigger level no buffer is held")
+    return alpha

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fedbandit.algorithms.messages import n_bytes
 from fedbandit.core.arrays import Vector
 from fedbandit.errors import InvalidParameter
 from fedbandit.experiments.compare import Interval, interval
 from fedbandit.experiments.run_store import FailedRun, RunStore, StoredRun
 from fedbandit.experiments.sharing_cost import SharingCost
 from fedbandit.experiments.spec import RunSpec
+from fedbandit.simulation.trace import columns_of_messages
 
 Keys = Mapping[str, Any]
 
@@ -82,11 +82,11 @@ class Group:
 
 
 def column_of(run: StoredRun, measure: str) -> Vector:
-    """A recorded column, or one that follows from the others: messages, bytes."""
+    """A recorded column, or one that follows from the others: messages, and of old runs scalars and bytes."""
     if measure == "messages":
         return np.asarray(run.columns["messages_up"] + run.columns["messages_down"], dtype=np.float64)
-    if measure == "bytes":
-        return column_of(run, "messages") * n_bytes(run.spec.dim)
+    if measure not in run.columns:
+        return np.asarray(columns_of_messages(run.columns, run.spec.dim)[measure], dtype=np.float64)
     return np.asarray(run.columns[measure], dtype=np.float64)
 
 

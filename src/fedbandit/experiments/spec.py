@@ -13,11 +13,12 @@ from typing import Any, cast
 
 from fedbandit.algorithms.base import Rule
 from fedbandit.algorithms.catalog import algorithm_of, rule_from_dict
+from fedbandit.algorithms.synchronous import SynchronousRule, is_synchronous
 from fedbandit.core.arrays import is_listing, keep_whole, whole_at_least
 from fedbandit.errors import FormatError, InvalidParameter
 from fedbandit.registry import Registry
 from fedbandit.simulation.datasets.catalog import EVERY
-from fedbandit.simulation.participation import PARTICIPATION, ByRows, Participation, episodes, sequence
+from fedbandit.simulation.participation import PARTICIPATION, ByRows, Even, Participation, Steps, episodes, sequence
 from fedbandit.simulation.worlds import World
 from fedbandit.simulation.worlds.hypercube import Hypercube
 
@@ -115,7 +116,7 @@ class RunSpec:
 
 
 def make_spec(
-    rule: Rule,
+    rule: Rule | SynchronousRule,
     world: World,
     *,
     n_agents: int,
@@ -130,7 +131,7 @@ def make_spec(
     return RunSpec(
         rule=rule.to_dict(),
         world=_describe(world, EVERY_WORLD, "world"),
-        participation={"name": "uniform"}
+        participation={"name": Steps.name if is_synchronous(rule) else Even.name}
         if participation is None
         else _describe(participation, EVERY_PATTERN, "participation"),
         n_agents=n_agents,

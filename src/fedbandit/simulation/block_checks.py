@@ -44,22 +44,26 @@ class BlockChecker:
         """The block with arrays of the expected types, shapes and sizes; means are filled in where θ* gives them."""
         if not isinstance(block, Block):
             raise InvalidInput(f"expected a Block from the world's stream, got {type(block).__name__}")
-        noise = _bounded(block.noise, (n,), "noise")
+        by_action = np.ndim(block.noise) == 2
         if block.array is not None:
             array = as_float_array(block.array, "actions")
             _check_shape(array, (n, None, self.dim), "actions")
             _check_size(array, "actions")
+            noise = _bounded(block.noise, (n, array.shape[1]) if by_action else (n,), "noise")
+            block = replace(block, sizes=_checked_sizes(block.sizes, n, array.shape[1]))
             return self._with_means(replace(block, noise=noise, array=array), array.shape[1])
         if block.table is not None and block.rows is not None:
             table = self._checked_table(block.table)
             rows = np.asarray(block.rows)
             _check_shape(rows, (n, None), "rows of the table")
             rows = _indices(rows, len(table), "rows of the table")
+            noise = _bounded(block.noise, (n, rows.shape[1]) if by_action else (n,), "noise")
+            block = replace(block, sizes=_checked_sizes(block.sizes, n, rows.shape[1]))
             return self._with_means(replace(block, noise=noise, table=table, rows=rows), rows.shape[1])
         if block.decision_set is None:
             raise InvalidParameter("a block needs actions: an array, a table with rows, or a decision set")
         self._check_decision_set(block.decision_set)
-        return replace(block, noise=noise)
+        return replace(block, noise=_bounded(block.noise, (n,), "noise"), sizes=None)
 
     def _with_means(self, block: Block, n_actions: int) -> Block:
         n = len(block.noise)
@@ -111,18 +115,37 @@ def _check_shape(array: NDArray[Any], shape: tuple[int | None, ...], what: str) 
 def _check_size(array: NDArray[np.float64], what: str) -> float:
     """The largest size of an entry; all must be numbers within ±1e70."""
     # Two reductions instead of a mask: no temporary of the block's size. NaN fails the comparison.
-    largest = float(max(array.max(), -array.min()))
+    distinct = without_repeats(array)
+    largest = float(max(distinct.max(), -distinct.min()))
     if not largest <= LARGEST:
         raise NotFinite(f"expected finite {what}, got entries that are NaN, infinite or beyond ±{LARGEST:g}")
     return largest
 
 
+def without_repeats(array: NDArray[Any]) -> NDArray[Any]:
+    """The first row of an array that repeats it in memory (as `np.broadcast_to` makes it), else the array."""
+    return array[:1] if array.ndim > 1 and len(array) > 1 and array.strides[0] == 0 else array
+
+
 def _indices(array: NDArray[Any], limit: int, what: str) -> Index:
     if array.dtype.kind not in "iu":
         raise InvalidInput(f"expected {what} as whole numbers, got an array of {array.dtype}")
-    if array.min() < 0 or array.max() >= limit:
+    distinct = without_repeats(array)
+    if distinct.min() < 0 or distinct.max() >= limit:
         raise InvalidParameter(f"expected {what} from 0 to {limit - 1}, got {array.min()} to {array.max()}")
     return array.astype(np.int64, copy=False)
+
+
+def _checked_sizes(sizes: Any, n: int, n_actions: int) -> Index | None:
+    """How many actions each round offers: from 1 to K."""
+    if sizes is None:
+        return None
+    array = np.asarray(sizes)
+    _check_shape(array, (n,), "sizes")
+    array = _indices(array, n_actions + 1, "sizes")
+    if array.min() < 1:
+        raise EmptyDecisionSet("expected at least one action in every round, got a round with size 0")
+    return array
 
 
 def _shape(value: Any, array: NDArray[Any]) -> str:

@@ -12,7 +12,8 @@ import numpy as np
 from fedbandit.core.arrays import is_listing, keep_finite, keep_whole, whole_at_least
 from fedbandit.errors import InvalidParameter
 from fedbandit.registry import Registry
-from fedbandit.simulation.worlds import Index, World
+from fedbandit.simulation.synchronous_fleet import in_turn
+from fedbandit.simulation.worlds import History, Index, World
 
 Draw = Callable[[int], Index]  # number of rounds -> the active agent of each
 
@@ -64,9 +65,16 @@ class RoundRobin:
 
         def draw(n: int) -> Index:
             clock[0] += n
-            return (clock[0] - n + np.arange(n)) % n_agents
+            return in_turn(clock[0] - n, n, n_agents)
 
         return draw
+
+
+@dataclass(frozen=True)
+class Steps(RoundRobin):
+    """Steps of M rounds, in each of which every agent acts once, in order of index: what synchronous systems need."""
+
+    name: ClassVar[str] = "steps"
 
 
 @dataclass(frozen=True)
@@ -228,6 +236,50 @@ class ByRows:
         return draw
 
 
+NextAgent = Callable[[History, int, np.random.Generator], int]
+
+
+@dataclass(frozen=True, eq=False)
+class Reactive:
+    """m_t = `agent`(history, M, rng): any function of all past rounds, rewards in agents' buffers included."""
+
+    name: ClassVar[str] = "reactive"
+    agent: NextAgent
+
+    def __post_init__(self) -> None:
+        agent: Any = self.agent
+        if not callable(agent) or isinstance(agent, type):
+            raise InvalidParameter(f"expected agent as a function of history, n_agents and rng, got {self.agent!r}")
+
+    def start(self, n_agents: int, rng: np.random.Generator) -> ReactiveDraw:
+        return ReactiveDraw(self.agent, n_agents, rng)
+
+
+class ReactiveDraw:
+    """One run, one round at a time; `history` is set by whoever plays it."""
+
+    def __init__(self, agent: NextAgent, n_agents: int, rng: np.random.Generator) -> None:
+        self.agent, self.n_agents, self.rng = agent, n_agents, rng
+        self.history = History()
+
+    def __call__(self, n: int) -> Index:
+        """The active agent of the next round."""
+        chosen = whole_at_least(self.agent(self.history, self.n_agents, self.rng), 0, "the active agent's number")
+        return np.full(n, chosen, dtype=np.int64)
+
+
+def reactive(agent: NextAgent) -> Reactive:
+    """Who is active depends on all past choices and rewards: `agent(history, n_agents, rng)` gives its number.
+
+    >>> def next_after_a_bad_reward(history, n_agents, rng):
+    ...     last = history.last
+    ...     return 0 if last is None else (last.agent + (last.reward < 0)) % n_agents
+    >>> reactive(next_after_a_bad_reward).name
+    'reactive'
+    """
+    return Reactive(agent)
+
+
 class HasRows(Protocol):
     """A world from data: it has the number of rows of each agent."""
 
@@ -276,9 +328,10 @@ def _numbers(agents: Any) -> tuple[int, ...]:
     return tuple(whole_at_least(agent, 0, "an agent's number") for agent in agents)
 
 
-uniform, zipf, round_robin, bursts, outages, random_episodes = Even, Zipf, RoundRobin, Bursts, Outages, RandomEpisodes
+uniform, zipf, round_robin, steps = Even, Zipf, RoundRobin, Steps
+bursts, outages, random_episodes = Bursts, Outages, RandomEpisodes
 PARTICIPATION: Registry[Callable[..., Participation]] = Registry(
     "participation",
-    {pattern.name: pattern for pattern in (Even, Zipf, RoundRobin, Bursts, Outages, RandomEpisodes)},
+    {pattern.name: pattern for pattern in (Even, Zipf, RoundRobin, Steps, Bursts, Outages, RandomEpisodes)},
     group="fedbandit.participation",
 )

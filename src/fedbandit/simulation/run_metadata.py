@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ def installed_version() -> str:
 
 def describe(thing: Any) -> dict[str, Any]:
     """A world or a participation pattern by its name and fields; of arrays, shape and hash."""
+    if isinstance(thing, FunctionType):
+        return {"function": f"{thing.__module__}.{thing.__qualname__}"}
     plain = {"name": str(getattr(thing, "name", type(thing).__qualname__))}
     if dataclasses.is_dataclass(thing):
         made = [field.name for field in dataclasses.fields(thing) if field.init]

@@ -18,7 +18,7 @@ from fedbandit.errors import FormatError, InvalidParameter, UnsupportedFormat
 from fedbandit.simulation.run_metadata import run_id
 from fedbandit.simulation.worlds import Index
 
-COLUMNS = ("rounds", "regret", "reward", "messages_up", "messages_down", "switches")
+COLUMNS = ("rounds", "regret", "reward", "messages_up", "messages_down", "switches", "scalars", "bytes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +36,8 @@ class Trace:
     messages_up: Index
     messages_down: Index
     switches: Index
+    scalars: Index  # numbers that travelled
+    bytes: Index  # bytes of these numbers, eight each, counts included
     agents: Index | None = None
     choices: Index | None = None
     about: Mapping[str, Any] | None = None  # the run: rule, world, participation, sizes, seed, engine, version
@@ -62,13 +64,13 @@ class Trace:
 
     @property
     def n_scalars(self) -> int:
-        """Numbers sent, d(d+1)/2 + d per message."""
-        return self.n_messages * n_scalars(self.dim)
+        """Numbers sent: d(d+1)/2 + d per upload or download; messages of steps count their own."""
+        return int(self.scalars[-1])
 
     @property
     def n_bytes(self) -> int:
-        """Bytes sent for these numbers on the wire."""
-        return self.n_messages * n_bytes(self.dim)
+        """Bytes sent for these numbers."""
+        return int(self.bytes[-1])
 
     def at(self, round_number: int) -> dict[str, Any]:
         """The columns at a recorded round."""
@@ -96,11 +98,19 @@ class Trace:
                 columns: dict[str, NDArray[Any]] = {name: data[name] for name in data.files if name != "header"}
             if header["fedbandit_trace"] != 1:
                 raise UnsupportedFormat(f"{path} was written by a newer version")
-            return cls(dim=int(header["dim"]), about=header.get("about"), **columns)
+            dim = int(header["dim"])
+            return cls(dim=dim, about=header.get("about"), **columns_of_messages(columns, dim), **columns)
         except UnsupportedFormat:
             raise
         except (KeyError, ValueError, TypeError, EOFError, BadZipFile) as error:
             raise FormatError(f"expected a trace written by Trace.save in {path}: {error}") from None
+
+
+def columns_of_messages(columns: Mapping[str, NDArray[Any]], dim: int) -> dict[str, NDArray[Any]]:
+    """Scalars and bytes of columns that lack them: those of traces written when every message carried statistics."""
+    sizes = {"scalars": n_scalars(dim), "bytes": n_bytes(dim)}
+    missing = [name for name in sizes if name not in columns]
+    return {name: (columns["messages_up"] + columns["messages_down"]) * sizes[name] for name in missing}
 
 
 def rounds_to_record(record: str | Sequence[int], n_rounds: int) -> Index:
@@ -121,6 +131,9 @@ def rounds_to_record(record: str | Sequence[int], n_rounds: int) -> Index:
     return chosen
 
 
+Totals = tuple[float, float, int, int, int, int, int]  # regret, reward, the counts of a trace in order
+
+
 class Recorder:
     """Collects the columns during a run."""
 
@@ -128,14 +141,14 @@ class Recorder:
         self.dim = dim
         self.rounds = rounds_to_record(record, n_rounds)
         self.columns = np.zeros((len(self.rounds), 2))
-        self.counts = np.zeros((len(self.rounds), 3), dtype=np.int64)
+        self.counts = np.zeros((len(self.rounds), 5), dtype=np.int64)
         self.next = 0
         everything = record == "all" if isinstance(record, str) else False
         self.agents = np.empty(n_rounds, dtype=np.int64) if everything else None
         self.choices = np.empty(n_rounds, dtype=np.int64) if everything else None
 
-    def note(self, t: int, agent: int, choice: int, totals: tuple[float, float, int, int, int]) -> None:
-        """Record round t (from 1); `totals` are regret, reward, messages up, messages down, switches so far."""
+    def note(self, t: int, agent: int, choice: int, totals: Totals) -> None:
+        """Record round t (from 1); `totals` are those of all rounds so far."""
         if self.agents is not None and self.choices is not None:
             self.agents[t - 1] = agent
             self.choices[t - 1] = choice
@@ -145,7 +158,10 @@ class Recorder:
             self.next += 1
 
     def note_block(self, t: int, agents: Index, choices: Index, sums: Matrix, counts: Index) -> None:
-        """Record rounds t+1 … t+n, n the number of `agents`; `sums` (n, 2) and `counts` (n, 3) are totals."""
+        """Record rounds t+1 … t+n, n the number of `agents`.
+
+        `sums` (n, 2) and `counts` (n, 5) are totals, these in the order messages up, down, switches, scalars, bytes.
+        """
         n = len(agents)
         if self.agents is not None and self.choices is not None:
             self.agents[t : t + n] = agents
@@ -166,6 +182,8 @@ class Recorder:
             self.counts[:, 0].copy(),
             self.counts[:, 1].copy(),
             self.counts[:, 2].copy(),
+            self.counts[:, 3].copy(),
+            self.counts[:, 4].copy(),
             self.agents,
             self.choices,
         )

@@ -14,7 +14,7 @@ from fedbandit.algorithms.base import Rule
 from fedbandit.algorithms.catalog import ALGORITHMS
 from fedbandit.errors import InvalidParameter
 from fedbandit.registry import EVERY_TRAIT, Algorithm
-from fedbandit.testing import deciding, exchange, reading, saving, ucb  # noqa: F401 - they add their contracts
+from fedbandit.testing import deciding, exchange, reading, saving, steps, ucb  # noqa: F401 - they add their contracts
 from fedbandit.testing.contracts import CONTRACTS, Contract, Subject
 
 UCB_TRAITS = frozenset({"scores", "ucb"})

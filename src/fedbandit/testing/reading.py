@@ -124,7 +124,7 @@ def _the_largest_numbers_that_pass_never_turn_into_nan(subject: Subject) -> None
     assert np.isfinite(fleet.server.stats.Sigma).all()
 
 
-@contract("any-rows")
+@contract(*ROUNDS)
 def _k_must_be_possible(subject: Subject) -> None:
     agent = subject.agent()
     bad: tuple[Any, ...] = (0, 4, -1, 1.5)

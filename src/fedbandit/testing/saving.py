@@ -21,7 +21,8 @@ from fedbandit.testing.contracts import ROUNDS, Subject, contract, play_round, r
 
 @contract()
 def _a_rule_survives_the_trip_through_plain_values(subject: Subject) -> None:
-    rule = subject.changed(features=tuple(f"x{i}" for i in range(subject.dim)))
+    named = {"features": tuple(f"x{i}" for i in range(subject.dim))}
+    rule = subject.changed(**named) if hasattr(subject.rule, "features") else subject.rule
     data = json.loads(json.dumps(rule.to_dict()))
     again = rule_from_dict(data)
     assert type(again) is type(rule) and again.to_dict() == rule.to_dict()
@@ -55,7 +56,7 @@ def _an_agent_needs_a_name_that_fits_into_an_address(subject: Subject) -> None:
     assert subject.rule.agent("shop-7").agent_id == "shop-7"
 
 
-@contract(*ROUNDS)
+@contract("saves", *ROUNDS)
 def _a_saved_fleet_continues_with_identical_choices_and_uploads(subject: Subject) -> None:
     ways: tuple[Callable[[Any], Any], ...] = (
         lambda thing: load(thing.to_bytes()),
@@ -81,7 +82,7 @@ def _play_alike(subject: Subject, original: SimulatedFleet, restored: SimulatedF
         assert np.array_equal(twin.predict(np.eye(subject.dim)), agent.predict(np.eye(subject.dim)))
 
 
-@contract(*ROUNDS)
+@contract("saves", *ROUNDS)
 def _pending_decisions_and_uploads_in_flight_are_saved(subject: Subject) -> None:
     agent, X = subject.agent(), subject.rows(4)
     pending, done = agent.choose(X), agent.choose(X)
@@ -98,7 +99,7 @@ def _pending_decisions_and_uploads_in_flight_are_saved(subject: Subject) -> None
     restored.observe(fresh, 1.0)
 
 
-@contract()
+@contract("saves")
 def _bytes_that_are_no_snapshot_are_a_named_error(subject: Subject) -> None:
     blob = subject.agent().to_bytes()
     for bad in (b"", b"\x00", b"nonsense", blob[: len(blob) // 2], pickle.dumps({}), blob + b"x"):

@@ -38,6 +38,8 @@ DRIVERS = {
     "churn": "fedbandit.experiments.drivers.churn:with_churn",
     "appendix-a1": "fedbandit.experiments.drivers.appendix_a1:two_rounds_each",
     "partial-federation": "fedbandit.experiments.drivers.partial_federation:partly_federated",
+    "lemmas": "fedbandit.experiments.drivers.lemmas:measure_lemmas",
+    "reduction": "fedbandit.experiments.drivers.reduction:reduced",
 }
 
 

@@ -83,8 +83,7 @@ class UnreliableFleet(SimulatedFleet):
         return held
 
     def _send(self, message: Message) -> None:
-        self.n_up += isinstance(message, Upload)
-        self.n_down += isinstance(message, Download)
+        self.count(message)
         if isinstance(message, Reply):
             self.n_for_others += message.agent_id != self.active
         if self.faults.loss and self.rng.random() < self.faults.loss:

@@ -39,6 +39,14 @@ LOOKS: dict[str, SeriesStyle] = {
     "DisLinUCB": SeriesStyle("#009e73", (0, (1, 1)), "v"),
     "OFUL shared": SeriesStyle(INK, (0, (6, 2, 1, 2)), "P"),
     "OFUL independent": SeriesStyle("#8a8f98", (0, (2, 2)), "X"),
+    "FedSupLinUCB": SeriesStyle("#56b4e9", "-", "h"),
+    "DCB": SeriesStyle("#e69f00", (0, (4, 2)), "<"),
+    "DCCB": SeriesStyle("#e69f00", (0, (1, 1)), ">"),
+    "CLUB": SeriesStyle("#7a5195", (0, (3, 1, 1, 1)), "p"),
+    "DELB": SeriesStyle("#a63603", "-", "s"),
+    "Fed-PE": SeriesStyle("#a63603", (0, (1, 1)), "D"),
+    "FedUCB": SeriesStyle("#006d2c", (0, (2, 2)), "*"),
+    "FedGLB-UCB": SeriesStyle("#cc79a7", "-", "d"),
 }
 SERIES = (
     SeriesStyle(BLUE, "-", "o"),

@@ -10,15 +10,31 @@ from fedbandit.experiments.studies import (
     bias,
     confidence,
     delay,
+    lemmas,
     lower_bound,
     real,
     scaling,
+    systems,
     table1,
     tradeoff,
 )
 from fedbandit.experiments.study import Study
 
-_IN_ORDER = (table1, authors, articles, tradeoff, lower_bound, bias, confidence, asynchrony, delay, scaling, real)
+_IN_ORDER = (
+    table1,
+    authors,
+    articles,
+    tradeoff,
+    lower_bound,
+    bias,
+    confidence,
+    asynchrony,
+    delay,
+    scaling,
+    lemmas,
+    systems,
+    real,
+)
 STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _IN_ORDER}
 
 

@@ -51,6 +51,7 @@ def play_async(fleet: AsyncFleet, rule: AsyncRule, offer: RoundBlock, log: Round
     kind, K, _, table, norms, rows, means, noise, active, _, _ = offer
     sums, counts, choices, sums_at, counts_at = log
     upper, scores, squares = np.empty(K), np.empty(K), np.empty(K)
+    by_action = noise.shape[1] > 1
     estimates = fleet.estimates
     theta_hat, P = estimates.theta_hat, estimates.P
     prior = len(fleet.born)
@@ -64,7 +65,7 @@ def play_async(fleet: AsyncFleet, rule: AsyncRule, offer: RoundBlock, log: Round
             return -1 - i
         r = rows[i, k] if kind == TABLE else i * K + k
         mean = means[i, k]
-        reward = mean + noise[i]
+        reward = mean + noise[i, k if by_action else 0]
         sums[0] += best_of(means, i) - mean
         sums[1] += reward
         choices[i] = k

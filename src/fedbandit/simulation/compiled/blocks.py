@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,7 @@ class Reader:
 
     def offer(self, active: Index, block: Block) -> RoundBlock:
         """One block as kernels read it."""
+        block = padded(block)
         kind, n_actions, table, norms, rows, means = self._actions(block)
         return RoundBlock(
             kind,
@@ -71,7 +73,7 @@ class Reader:
             norms,
             rows,
             means,
-            plain(block.noise),
+            plain(block.noise if block.noise.ndim == 2 else block.noise[:, None]),
             plain(active, np.int64),
             self.decided,
             float(self.best_mean),
@@ -96,9 +98,27 @@ class Reader:
             self._norms = np.sqrt(np.einsum("ij,ij->i", table, table))
 
 
+def padded(block: Block) -> Block:
+    """A block in which every round offers K actions: the first one again where there are fewer.
+
+    It changes no choice: of equal actions the first is chosen.
+    """
+    if block.sizes is None:
+        return block
+    K = block.means.shape[1] if block.means is not None else 0
+    columns = np.where(np.arange(K) < block.sizes[:, None], np.arange(K), 0)
+
+    def taken(array: Any) -> Any:
+        return None if array is None else np.take_along_axis(array, columns, axis=1)
+
+    array = None if block.array is None else np.take_along_axis(block.array, columns[:, :, None], axis=1)
+    noise = block.noise if block.noise.ndim == 1 else taken(block.noise)
+    return replace(block, noise=noise, means=taken(block.means), array=array, rows=taken(block.rows), sizes=None)
+
+
 def new_log(n: int) -> RoundLog:
     """Totals at zero, with arrays for blocks of n rounds."""
-    return _log_of(np.zeros(2), np.zeros(3, dtype=np.int64), n)
+    return _log_of(np.zeros(2), np.zeros(4, dtype=np.int64), n)
 
 
 def with_room(log: RoundLog, n: int) -> RoundLog:
@@ -108,4 +128,4 @@ def with_room(log: RoundLog, n: int) -> RoundLog:
 
 def _log_of(sums: Vector, counts: Index, n: int) -> RoundLog:
     choices = np.zeros(n, dtype=np.int64)
-    return RoundLog(sums, counts, choices, np.zeros((n, 2)), np.zeros((n, 3), dtype=np.int64))
+    return RoundLog(sums, counts, choices, np.zeros((n, 2)), np.zeros((n, 4), dtype=np.int64))

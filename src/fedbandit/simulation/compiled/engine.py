@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 from fedbandit.algorithms.base import Rule
+from fedbandit.algorithms.delb import DELB
+from fedbandit.algorithms.fedpe import FedPE
 from fedbandit.algorithms.rules import LinearRule
+from fedbandit.algorithms.synchronous import SynchronousRule
 from fedbandit.errors import NotFinite
 from fedbandit.simulation.compiled.blocks import Reader, new_log, obstacle_in, with_room
 from fedbandit.simulation.compiled.fleets import KERNELS, CompiledFleet, compiled_fleet, is_lazy
+from fedbandit.simulation.compiled.planned import play_planned
 from fedbandit.simulation.compiled.round_block import RoundBlock, RoundLog
 from fedbandit.simulation.participation import Participation
-from fedbandit.simulation.runner import rounds_of
+from fedbandit.simulation.runner import is_reactive, rounds_of
 from fedbandit.simulation.trace import Recorder, Trace
 from fedbandit.simulation.worlds import Block, Index, Stream, World
 
+PLANNED_RULES = (DELB, FedPE)
 
-def has_kernel(rule: Rule) -> TypeGuard[LinearRule]:
+
+def has_kernel(rule: Rule | SynchronousRule) -> TypeGuard[LinearRule]:
     """Whether a kernel plays this rule; a subclass may do anything, so it does not count. None waits for batches."""
     return type(rule) in KERNELS and getattr(rule, "min_upload", 1) == 1
 
@@ -32,7 +38,7 @@ class NotCompiled(Exception):
 
 
 def run_compiled(
-    rule: Rule,
+    rule: Rule | SynchronousRule,
     world: World,
     participation: Participation,
     *,
@@ -46,10 +52,16 @@ def run_compiled(
 
     `NotCompiled` if the rule has no kernel or only Python can search the world's decision sets.
     """
-    if not has_kernel(rule):
+    if not has_kernel(rule) and type(rule) not in PLANNED_RULES:
         raise NotCompiled(type(rule).__name__)
+    if is_reactive(world, participation):
+        raise NotCompiled("worlds and participation that react to rewards")
     recorder = Recorder(rule.dim, n_rounds, record)
     rounds = rounds_of(world, participation, n_agents=n_agents, n_rounds=n_rounds, seed=seed)
+    if type(rule) in PLANNED_RULES:
+        play_planned(cast(SynchronousRule, rule), recorder, *rounds, n_agents, n_rounds, progress)
+        return recorder.trace()
+    assert has_kernel(rule)
     _play_blocks(rule, recorder, *rounds, n_agents, n_rounds, progress)
     return recorder.trace()
 
@@ -78,7 +90,7 @@ def _play_blocks(
         played = min(len(block), n_rounds - t)
         log = with_room(log, len(block))
         play(fleet, reader, reader.offer(active, block), log, played)
-        recorder.note_block(t, active[:played], log.choices, log.sums_at, log.counts_at)
+        recorder.note_block(t, active[:played], log.choices, log.sums_at, fleet.counts(log.counts_at))
         t += played
         report(played)
 

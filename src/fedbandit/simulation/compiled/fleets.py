@@ -10,21 +10,26 @@ from typing import Any
 import numpy as np
 
 from fedbandit.algorithms.async_linucb import AsyncLinUCB
+from fedbandit.algorithms.dcb import DCB
 from fedbandit.algorithms.dislinucb import DisLinUCB
 from fedbandit.algorithms.fedlinucb import FedLinUCB
+from fedbandit.algorithms.messages import n_bytes, n_scalars
 from fedbandit.algorithms.oful import OFUL
 from fedbandit.algorithms.rules import LinearRule
+from fedbandit.algorithms.synchronous import SCALAR_BYTES
 from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.core.decision_sets import Ball, Width
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats, packed_length
 from fedbandit.simulation.compiled.async_linucb import AsyncFleet, AsyncRule, play_async
+from fedbandit.simulation.compiled.dcb import DCBKernel
 from fedbandit.simulation.compiled.dislinucb import DisFleet, DisRule, play_dislinucb
 from fedbandit.simulation.compiled.eager import EagerFleet, EagerRule, Estimates, copy_estimate, play_eager
 from fedbandit.simulation.compiled.lazy import LazyFleet, LazyRule, play_lazy
 from fedbandit.simulation.compiled.radius import terms_of
 from fedbandit.simulation.compiled.round_block import RoundBlock, RoundLog
 from fedbandit.simulation.compiled.sums import Sums
+from fedbandit.simulation.worlds import Index
 
 WORTH_REMEMBERING = 48  # features; with fewer, computing a score is faster than fetching it from memory
 REMEMBERED = 1 << 24  # scores of table rows that a lazy fleet may cache: two numbers each, a quarter of a gigabyte
@@ -36,6 +41,16 @@ class CompiledFleet:
 
     play: Callable[[RoundBlock, RoundLog, int, int], int]
     decide: Callable[[int, Ball], Vector] | None = None  # the decision of agent m on a ball
+    dim: int = 0  # of the statistics that every message carries; 0: the kernel counts the numbers itself
+
+    def counts(self, counts_at: Index) -> Index:
+        """Messages up and down, switches, scalars and bytes, (n, 5), of what a kernel counted, (n, 4)."""
+        scalars = counts_at[:, 3]
+        sizes = scalars, SCALAR_BYTES * scalars
+        if self.dim > 0:
+            messages = counts_at[:, 0] + counts_at[:, 1]
+            sizes = messages * n_scalars(self.dim), messages * n_bytes(self.dim)
+        return np.column_stack((counts_at[:, :3], *sizes))
 
 
 # A rule's class -> the fleet with its kernel. A rule that is not here is played by the reference engine.
@@ -120,7 +135,7 @@ def _lazy(rule: FedLinUCB | OFUL, M: int, n_rows: int, on_ball: bool) -> Compile
         fleet.undecided[m] = 0
         return ball.best(model.theta_hat, Width(model.inverse), beta)
 
-    return CompiledFleet(Bound(play_lazy, fleet, numbers), decide)
+    return CompiledFleet(Bound(play_lazy, fleet, numbers), decide, rule.dim)
 
 
 def unpack(packed: Vector, dim: int) -> Matrix:
@@ -213,7 +228,7 @@ def _oful(rule: OFUL, M: int, n_rows: int, on_ball: bool) -> CompiledFleet:
     fleet.sums.Sigma[n_slots] = _packed_prior(rule)
 
     numbers = EagerRule(shared, M, terms_of(rule))
-    return CompiledFleet(Bound(play_eager, fleet, numbers))
+    return CompiledFleet(Bound(play_eager, fleet, numbers), dim=rule.dim)
 
 
 @kernel_of(DisLinUCB)
@@ -230,7 +245,12 @@ def _dislinucb(rule: DisLinUCB, M: int, n_rows: int, on_ball: bool) -> CompiledF
     )
     copy_estimate(fleet.estimates, M, M + 1)
 
-    return CompiledFleet(Bound(play_dislinucb, fleet, DisRule(rule.threshold, terms_of(rule))))
+    return CompiledFleet(Bound(play_dislinucb, fleet, DisRule(rule.threshold, terms_of(rule))), dim=rule.dim)
+
+
+@kernel_of(DCB)
+def _dcb(rule: DCB, M: int, n_rows: int, on_ball: bool) -> CompiledFleet:
+    return CompiledFleet(DCBKernel(rule, M))
 
 
 @kernel_of(AsyncLinUCB)
@@ -254,4 +274,4 @@ def _async(rule: AsyncLinUCB, M: int, n_rows: int, on_ball: bool) -> CompiledFle
     )
 
     numbers = AsyncRule(math.log(rule.gamma_up), math.log(rule.gamma_down), terms_of(rule))
-    return CompiledFleet(Bound(play_async, fleet, numbers))
+    return CompiledFleet(Bound(play_async, fleet, numbers), dim=rule.dim)

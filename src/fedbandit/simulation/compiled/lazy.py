@@ -83,6 +83,7 @@ def play_lazy(fleet: LazyFleet, rule: LazyRule, offer: RoundBlock, log: RoundLog
     kind, K, remembered, table, norms, rows, means, noise, active, decided, best_mean = offer
     sums, counts, choices, sums_at, counts_at = log
     upper, scores, squares = np.empty(K), np.empty(K), np.empty(K)
+    by_action = noise.shape[1] > 1
     theta_hat, W, value, square = fleet.theta_hat, fleet.W, fleet.value, fleet.square
     local_Sigma, local_b, local_n = fleet.local
     policies, betas, tops, wants_model = fleet.policy, fleet.beta, fleet.top, fleet.wants_model
@@ -112,7 +113,7 @@ def play_lazy(fleet: LazyFleet, rule: LazyRule, offer: RoundBlock, log: RoundLog
         if k < 0:
             return -1 - i
         mean = decided[m] if kind == BALL else means[i, k]
-        reward = mean + noise[i]
+        reward = mean + noise[i, k if by_action else 0]
         sums[0] += (best_mean if kind == BALL else best_of(means, i)) - mean
         sums[1] += reward
         choices[i] = -1 if kind == BALL else k

@@ -49,9 +49,9 @@ def beta_of(terms: RadiusTerms, log_det: float, n_obs: int, n_uploads: int) -> f
     return beta
 
 
-def terms_of(rule: LinearRule) -> RadiusTerms:
-    """The coefficients of a rule's radius."""
-    radius = rule.radius
+def terms_of(rule: LinearRule, radius: radii.AnyRadius | None = None) -> RadiusTerms:
+    """The coefficients of a rule's radius, or of another one in its place."""
+    radius = rule.radius if radius is None else radius
     at_first = rule.beta_for(rule.prior_model, n_obs=0, version=0)  # a named error if it is infinite
     if isinstance(radius, (radii.Fixed, radii.Paper)):
         return _terms(rule, base=at_first)

@@ -21,7 +21,7 @@ class RoundBlock(NamedTuple):
     norms: Vector  # TABLE: (N,), the lengths of its rows
     rows: Index  # TABLE: (n, K)
     means: Matrix  # (n, K)
-    noise: Vector  # (n,)
+    noise: Matrix  # (n, 1), or (n, K) where it depends on the action
     active: Index  # (n,)
     decided: Vector  # BALL: (M,), the mean of each agent's decision
     best_mean: float  # BALL: max ⟨θ*, x⟩
@@ -31,10 +31,10 @@ class RoundLog(NamedTuple):
     """Running totals, and what they were after each round of the block."""
 
     sums: Vector  # regret, reward
-    counts: Index  # messages up, messages down, switches
+    counts: Index  # messages up, messages down, switches, and where messages differ in size the numbers in them
     choices: Index  # (n,)
     sums_at: Matrix  # (n, 2)
-    counts_at: Index  # (n, 3)
+    counts_at: Index  # (n, 4)
 
 
 @inner
@@ -51,5 +51,5 @@ def book(sums: Vector, counts: Index, sums_at: Matrix, counts_at: Index, i: int)
     """Record the totals after round i."""
     for j in range(2):
         sums_at[i, j] = sums[j]
-    for j in range(3):
+    for j in range(4):
         counts_at[i, j] = counts[j]

@@ -26,8 +26,11 @@ from fedbandit.simulation.worlds.base import (
     reseed,
     sample_rows,
     unit_rows,
-    with_noise,
 )
+from fedbandit.simulation.worlds.clusters import Clusters
+from fedbandit.simulation.worlds.fixed import FixedFeatures, FixedSet, FixedStream
+from fedbandit.simulation.worlds.logistic import Logistic
+from fedbandit.simulation.worlds.reactive import History, PlayedRound, ReactiveWorld, reactive
 from fedbandit.simulation.worlds.synthetic import Adversarial, Articles, BallWorld, Sphere, Uniform
 
 if TYPE_CHECKING:
@@ -49,10 +52,10 @@ def from_parquet(path: str | Path, **columns: Any) -> DataWorld:
 
 
 uniform, articles, sphere, ball, adversarial = Uniform, Articles, Sphere, BallWorld, Adversarial
+fixed_set, fixed_features, clusters, logistic = FixedSet, FixedFeatures, Clusters, Logistic
+_OURS = (Uniform, Articles, Sphere, BallWorld, Adversarial, FixedSet, FixedFeatures, Clusters, Logistic)
 WORLDS: Registry[Callable[..., World]] = Registry(
-    "world",
-    {world.name: world for world in (Uniform, Articles, Sphere, BallWorld, Adversarial)},
-    group="fedbandit.worlds",
+    "world", {world.name: world for world in _OURS}, group="fedbandit.worlds"
 )
 
 __all__ = [
@@ -63,9 +66,17 @@ __all__ = [
     "Articles",
     "BallWorld",
     "Block",
+    "Clusters",
     "DrawnStream",
+    "FixedFeatures",
+    "FixedSet",
+    "FixedStream",
     "FromArrays",
+    "History",
     "Index",
+    "Logistic",
+    "PlayedRound",
+    "ReactiveWorld",
     "Sphere",
     "Stream",
     "Uniform",
@@ -75,14 +86,18 @@ __all__ = [
     "ball",
     "block_size",
     "check_numbers",
+    "clusters",
+    "fixed_features",
+    "fixed_set",
     "from_arrays",
     "from_parquet",
     "generator",
+    "logistic",
+    "reactive",
     "real",
     "reseed",
     "sample_rows",
     "sphere",
     "uniform",
     "unit_rows",
-    "with_noise",
 ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from fedbandit.core.arrays import Matrix, Vector, keep_finite, keep_whole, whole_at_least
 from fedbandit.core.decision_sets import DecisionSet
 from fedbandit.errors import InvalidParameter
-
-if TYPE_CHECKING:
-    pass
+from fedbandit.simulation.worlds.noise import with_noise_of
 
 Index = NDArray[np.int64]
 MOST_AGENTS = 10_000_000  # in arrays that name an agent for each row
@@ -29,12 +27,13 @@ class Block:
     place: return another array instead.
     """
 
-    noise: Vector  # (n,), added to the mean of whatever is chosen
+    noise: Vector | Matrix  # (n,), added to the mean of whatever is chosen; or (n, K), one for each action
     means: Matrix | None = None  # (n, K), the expected reward of each action; None: ⟨θ*, x⟩
     array: NDArray[np.float64] | None = None  # (n, K, d)
     table: Matrix | None = None  # (N, d)
     rows: Index | None = None  # (n, K), which rows of the table are on offer
     decision_set: DecisionSet | None = None
+    sizes: Index | None = None  # (n,), how many of the K actions round i offers, the first ones; None: all
 
     def __len__(self) -> int:
         return len(self.noise)
@@ -42,12 +41,23 @@ class Block:
     def actions(self, i: int) -> Matrix | DecisionSet:
         """The decision set of round i."""
         if self.array is not None:
-            return np.asarray(self.array[i])
+            return np.asarray(self.array[i, : self._size(i)])
         if self.table is not None and self.rows is not None:
-            return np.asarray(self.table[self.rows[i]])
+            return np.asarray(self.table[self.rows[i, : self._size(i)]])
         if self.decision_set is None:
             raise InvalidParameter("a block needs actions: an array, a table with rows, or a decision set")
         return self.decision_set
+
+    def means_of(self, i: int) -> Vector | None:
+        """The means of what round i offers."""
+        return None if self.means is None else np.asarray(self.means[i, : self._size(i)])
+
+    def noise_of(self, i: int, index: int | None) -> float:
+        """The noise of round i for the action of this index."""
+        return float(self.noise[i] if self.noise.ndim == 1 else self.noise[i, index or 0])
+
+    def _size(self, i: int) -> int | None:
+        return None if self.sizes is None else int(self.sizes[i])
 
 
 class Stream(Protocol):
@@ -91,11 +101,15 @@ class DrawnStream:
     noise_rng: np.random.Generator
     noise: float
     make: Callable[[np.random.Generator, Index], Block]
+    noise_kind: str | None = None  # of NOISE_KINDS; None: gaussian
+    sizes: Callable[[int], Index] | None = None  # how many actions each of n rounds offers
 
     def draw(self, active: Index) -> Block:
         """The next rounds."""
         block = self.make(self.action_rng, active)
-        return with_noise(block, self.noise * self.noise_rng.standard_normal(len(active)))
+        if self.sizes is not None:
+            block = replace(block, sizes=self.sizes(len(active)))
+        return with_noise_of(self.noise_kind, block, len(active), self.noise, self.noise_rng)
 
 
 def reseed(stream: Stream, seed: int) -> None:
@@ -104,10 +118,6 @@ def reseed(stream: Stream, seed: int) -> None:
         raise InvalidParameter(f"expected the stream of a world that draws its rounds, got {type(stream).__name__}")
     actions, noise = np.random.SeedSequence(whole_at_least(seed, 0, "seed")).spawn(2)
     stream.action_rng, stream.noise_rng = generator(actions), generator(noise)
-
-
-def with_noise(block: Block, noise: Vector) -> Block:
-    return Block(noise, block.means, block.array, block.table, block.rows, block.decision_set)
 
 
 def unit_rows(X: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -132,3 +142,17 @@ def check_numbers(world: Any) -> None:
     keep_whole(world, "dim", 1)
     keep_whole(world, "n_actions", 1)
     keep_finite(world, "noise", 0.0)
+    if getattr(world, "fewest_actions", None) is not None:
+        keep_whole(world, "fewest_actions", 1)
+        if world.fewest_actions > world.n_actions:
+            raise InvalidParameter(
+                f"expected fewest_actions ≤ n_actions, got {world.fewest_actions} > {world.n_actions}"
+            )
+
+
+def random_sizes(world: Any, seed: np.random.SeedSequence) -> Callable[[int], Index] | None:
+    """From `fewest_actions` to `n_actions` in each round, all equally likely; None where all are always on offer."""
+    if world.fewest_actions is None:
+        return None
+    rng = generator(seed.spawn(1)[0])
+    return lambda n: rng.integers(world.fewest_actions, world.n_actions + 1, size=n)

@@ -18,9 +18,11 @@ from fedbandit.simulation.worlds.base import (
     block_size,
     check_numbers,
     generator,
+    random_sizes,
     sample_rows,
     unit_rows,
 )
+from fedbandit.simulation.worlds.noise import check_noise_kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +32,11 @@ class FiniteWorld:
     dim: int = 15
     n_actions: int = 25
     noise: float = 0.3
+    noise_kind: str | None = None
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        check_noise_kind(self)
 
     @property
     def block_rounds(self) -> int:
@@ -44,6 +48,7 @@ class Uniform(FiniteWorld):
     """The authors' world: actions i.i.d. uniform on [−1, 1]/√d, θ* = 1/√d in every coordinate."""
 
     name: ClassVar[str] = "uniform"
+    fewest_actions: int | None = None
 
     def stream(self, seed: np.random.SeedSequence) -> Stream:
         """One seeded run."""
@@ -57,7 +62,8 @@ class Uniform(FiniteWorld):
             array *= scale
             return Block(np.empty(0), array @ theta_star, array)
 
-        return DrawnStream(theta_star, generator(actions), generator(noise), self.noise, make)
+        sizes = random_sizes(self, seed)
+        return DrawnStream(theta_star, generator(actions), generator(noise), self.noise, make, self.noise_kind, sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +71,7 @@ class Sphere(FiniteWorld):
     """Actions in Gaussian directions with unit norm, fresh each round; θ* a random unit vector."""
 
     name: ClassVar[str] = "sphere"
+    fewest_actions: int | None = None
 
     def stream(self, seed: np.random.SeedSequence) -> Stream:
         """One seeded run."""
@@ -75,7 +82,8 @@ class Sphere(FiniteWorld):
             array = unit_rows(rng.standard_normal((len(active), self.n_actions, self.dim)))
             return Block(np.empty(0), array @ theta_star, array)
 
-        return DrawnStream(theta_star, generator(actions), generator(noise), self.noise, make)
+        sizes = random_sizes(self, seed)
+        return DrawnStream(theta_star, generator(actions), generator(noise), self.noise, make, self.noise_kind, sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +97,7 @@ class Articles(FiniteWorld):
     dim: int = 25
     n_articles: int = 1000
     noise: float = 0.1
+    fewest_actions: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,7 +122,8 @@ class Articles(FiniteWorld):
             rows = sample_rows(rng, len(active), self.n_articles, self.n_actions)
             return Block(np.empty(0), means[rows], table=table, rows=rows)
 
-        return DrawnStream(theta_star, generator(actions), generator(noise), self.noise, make)
+        sizes = random_sizes(self, seed)
+        return DrawnStream(theta_star, generator(actions), generator(noise), self.noise, make, self.noise_kind, sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,11 +134,13 @@ class BallWorld:
     dim: int = 10
     radius: float = 1.0
     noise: float = 0.3
+    noise_kind: str | None = None
 
     def __post_init__(self) -> None:
         keep_whole(self, "dim", 1)
         keep_finite(self, "radius", 0.0, strictly=True)
         keep_finite(self, "noise", 0.0)
+        check_noise_kind(self, finite=False)
 
     @property
     def block_rounds(self) -> int:
@@ -143,7 +155,9 @@ class BallWorld:
         def make(rng: np.random.Generator, active: Index) -> Block:
             return Block(np.empty(0), decision_set=ball)
 
-        return DrawnStream(theta_star, generator(noise), generator(noise.spawn(1)[0]), self.noise, make)
+        return DrawnStream(
+            theta_star, generator(noise), generator(noise.spawn(1)[0]), self.noise, make, self.noise_kind
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,4 +201,4 @@ class Adversarial(FiniteWorld):
             rows = direction[:, None] * self.n_actions + np.arange(self.n_actions)
             return Block(np.empty(0), means[rows], table=table, rows=rows)
 
-        return DrawnStream(theta_star, generator(actions), generator(noise), self.noise, make)
+        return DrawnStream(theta_star, generator(actions), generator(noise), self.noise, make, self.noise_kind)

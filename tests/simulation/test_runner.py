@@ -25,13 +25,11 @@ def test_the_loop_is_choosing_rewarding_observing_and_exchanging(name):
     for active, block in blocks:
         for i in range(min(len(block), 60 - t)):
             X = block.actions(i)
-            agent = fleet.agent(str(active[i]))
-            pull = agent.arrive()
-            if pull is not None:
-                fleet.exchange(pull)
-            index = agent.choose(X).index
+            agent = fleet.begin_round(t + 1, str(active[i]))
+            decision = agent.choose(X)
+            index = decision.index
             reward = float(X[index] @ stream.theta_star + block.noise[i])
-            upload = agent.observe(X[index], reward)
+            upload = agent.observe(decision, reward)
             if upload is not None:
                 fleet.exchange(upload)
             regret += float((X @ stream.theta_star).max() - X[index] @ stream.theta_star)

@@ -41,7 +41,9 @@ class ResponseTransport:
         pieces, self._pieces = self._pieces, []
         if not pieces or self.is_closing():
             return
-        if sum(map(len, pieces)) < MAX_JOINED_BYTES:
+        if len(pieces) == 1:
+            self._transport.write(pieces[0])
+        elif sum(map(len, pieces)) < MAX_JOINED_BYTES:
             self._transport.write(b"".join(pieces))
         else:
             self._transport.writelines(pieces)

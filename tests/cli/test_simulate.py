@@ -71,6 +71,14 @@ def test_the_table_is_for_people() -> None:
         ("--beta big", "expected beta"),
         ("--world ball --actions 3", "the ball world has no n_actions"),
         ("--participation never", "expected participation"),
+        ("--threshold 3", "--threshold is no option of fedlinucb, which has --alpha, --join, --refresh"),
+        ("--algorithm oful-shared --switching 1", "--switching is no option of oful-shared, which has no options"),
+        (
+            "--algorithm dislinucb --algorithm oful-shared --join",
+            "--join is no option of dislinucb, which has --threshold, --enrolment; oful-shared, which has no options",
+        ),
+        ("--algorithm async-linucb --gamma-up 0.5", "expected gamma_up ≥ 1"),
+        ("--min-upload 0", "expected min_upload"),
     ],
 )
 def test_a_wrong_option_is_a_sentence_and_status_2(words: str, says: str) -> None:
@@ -98,6 +106,17 @@ def test_traces_can_be_saved(tmp_path) -> None:
     assert all(trace.rounds[-1] == 50 and trace.id in path.name for trace, path in zip(traces, saved[-1], strict=True))
     assert traces[0].about["fedbandit"] == fb.__version__
     assert {trace.about["participation"]["name"] for trace in traces} == {"uniform", "zipf"}
+
+
+def test_an_option_reaches_the_algorithms_that_have_it(tmp_path) -> None:
+    words = "--algorithm dislinucb --algorithm async-linucb --algorithm oful-independent --switching 2"
+    more = f"{words} --enrolment arrival --gamma-down 3 --rounds 20 --engine reference --json --save {tmp_path}"
+    assert CliRunner().invoke(app, ["simulate", *more.split()]).exit_code == 0
+    rules = {path.name.split("-uniform")[0]: fb.Trace.load(path).about["rule"] for path in tmp_path.iterdir()}
+    assert (rules["async-linucb"]["gamma_up"], rules["async-linucb"]["gamma_down"]) == (6.0, 3.0)
+    assert rules["async-linucb"]["enrolment"] == rules["dislinucb"]["enrolment"] == "arrival"
+    assert np.isclose(rules["dislinucb"]["threshold"], 20 / (15 * 15 * np.log(20)))
+    assert rules["oful-independent"]["switching"] == 2.0
 
 
 def test_the_version_is_printed() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import fedbandit as fb
+from fedbandit.algorithms.catalog import ALGORITHMS
 from fedbandit.errors import FedbanditError
 from fedbandit.experiments.advice.advise import advise
 from fedbandit.experiments.advice.log import history, log_from_arrays
@@ -243,7 +244,14 @@ def _needed(function: Callable[..., Any]) -> list[str]:
     return list(inspect.signature(function).parameters)
 
 
-ALL_CASES = {**CASES, **dict(theory_cases())}
+def algorithm_cases() -> Iterator[tuple[str, Case]]:
+    """Every registered algorithm with its example numbers."""
+    for entry in ALGORITHMS.own().values():
+        if entry.traits >= {"any-time", "any-rows"}:
+            yield f"algorithm {entry.name}", Case(entry.rule, {**RULE, **entry.fixed, **entry.example}, a_run)
+
+
+ALL_CASES = {**dict(algorithm_cases()), **CASES, **dict(theory_cases())}
 
 
 def raw_errors(case: Case) -> dict[str, str]:

@@ -54,9 +54,23 @@ def _make(entry: Algorithm, sizes: RunSizes, numbers: Mapping[str, Any], given: 
     for name, option in entry.options.items():
         value = given[name] if name in given else option.value_for(sizes)
         if value is not None:
-            values[name] = _kind(entry, name)(value)
+            values[name] = _converted(entry, name, value)
     rule: Rule = entry.make(**values)
     return rule
+
+
+def _converted(entry: Algorithm, name: str, value: Any) -> Any:
+    """The value in the field's type: it is text where algorithms that share an option disagree on its type."""
+    kind = _kind(entry, name)
+    if isinstance(value, kind):
+        return value
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[str(value).lower()]
+        return kind(value)
+    except (KeyError, TypeError, ValueError):
+        words = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "text")
+        raise InvalidParameter(f"expected {_flag(name)} of {entry.name} as {words}, got {value!r}") from None
 
 
 def _with_options(entry: Algorithm) -> str:

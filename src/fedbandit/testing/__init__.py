@@ -7,6 +7,7 @@ UCB agents, the others are those of any agent. Nothing here needs a test framewo
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable
 
 from fedbandit.algorithms.base import Rule
@@ -56,7 +57,8 @@ def _problem_of(each: Contract, subject: Subject) -> str | None:
     try:
         each.check(subject)
     except Exception as error:  # noqa: BLE001 - whatever a rule raises is reported under the contract's name
-        return f"{type(error).__name__}: {error}"
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__}: {error}" if str(error) else f"{where.line}"
     return None
 
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from fedbandit.algorithms.base import BaseAgent, Rule
-from fedbandit.algorithms.messages import Upload
+from fedbandit.algorithms.messages import Reply, Request, Upload
 from fedbandit.algorithms.rules import deliberate_radius
 from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.core.statistics import SufficientStats
@@ -20,6 +20,7 @@ from fedbandit.registry import EVERY_TRAIT
 from fedbandit.simulation.runner import SimulatedFleet
 
 ROUNDS = frozenset({"any-time", "any-rows"})  # what it takes to play rounds one agent at a time
+MOST_REPLIES = 1000  # in an exchange of two agents
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,23 @@ def contract(*needs: str) -> Callable[[Callable[[Subject], None]], Callable[[Sub
     return add
 
 
+class BoundedFleet(SimulatedFleet):
+    """A fleet in which an exchange that does not end is an error."""
+
+    def __init__(self, rule: Rule, n_agents: int) -> None:
+        super().__init__(rule, n_agents)
+        self.n_left = MOST_REPLIES
+
+    def exchange(self, request: Request) -> None:
+        self.n_left = MOST_REPLIES
+        super().exchange(request)
+
+    def adopt(self, reply: Reply) -> Upload | None:
+        self.n_left -= 1
+        assert self.n_left > 0, f"an exchange of {len(self.agents)} agents goes on after {MOST_REPLIES} replies"
+        return super().adopt(reply)
+
+
 class Subject:
     """A rule under test, and what contracts do with it."""
 
@@ -72,11 +90,11 @@ class Subject:
 
     def fleet(self, n_agents: int = 2) -> SimulatedFleet:
         """A new fleet."""
-        return SimulatedFleet(self.rule, n_agents)
+        return BoundedFleet(self.rule, n_agents)
 
     def played(self, n_rounds: int, *, rule: Rule | None = None) -> SimulatedFleet:
         """A fleet of two after some rounds without faults."""
-        fleet = SimulatedFleet(rule or self.rule, 2)
+        fleet = BoundedFleet(rule or self.rule, 2)
         rng = np.random.default_rng(0)
         for _ in range(n_rounds):
             play_round(fleet, str(rng.integers(2)), rng.standard_normal((4, self.dim)), rng.standard_normal())

@@ -12,8 +12,7 @@ import numpy as np
 from fedbandit import errors
 from fedbandit.algorithms.decision import Decision
 from fedbandit.core.arrays import Matrix, Vector
-from fedbandit.simulation.runner import SimulatedFleet
-from fedbandit.testing.contracts import ROUNDS, Subject, close, contract, raising, state_of
+from fedbandit.testing.contracts import ROUNDS, BoundedFleet, Subject, close, contract, raising, state_of
 
 
 @contract(*ROUNDS)
@@ -112,7 +111,7 @@ def _a_bad_reward_or_row_leaves_its_decision_pending(subject: Subject) -> None:
 
 @contract(*ROUNDS)
 def _the_largest_numbers_that_pass_never_turn_into_nan(subject: Subject) -> None:
-    fleet = SimulatedFleet(subject.changed(lam=1e-6), 2)
+    fleet = BoundedFleet(subject.changed(lam=1e-6), 2)
     for i in range(40):
         x = np.resize([1e70, 1.0, 1e-70] if i % 2 else [1e-50, 1e50, 1.0], subject.dim)
         upload = fleet.agent(str(i % 2)).observe(x, 1e70 if i % 3 else -1e50)

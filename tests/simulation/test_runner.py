@@ -26,6 +26,7 @@ def test_the_loop_is_choosing_rewarding_observing_and_exchanging(name):
         for i in range(min(len(block), 60 - t)):
             X = block.actions(i)
             agent = fleet.agent(str(active[i]))
+            fleet.now = agent.now = t + 1
             pull = agent.arrive()
             if pull is not None:
                 fleet.exchange(pull)

@@ -66,6 +66,10 @@ class DisLinUCB(LinearRule):
             one_of(self.clock, ("own", "global"), "clock")
         object.__setattr__(self, "threshold", at_least(self.threshold, 0.0, "threshold"))
 
+    def to_dict(self) -> dict[str, Any]:
+        """As for every rule; without the clock where none was chosen, so that old runs keep their ids."""
+        return {name: value for name, value in super().to_dict().items() if name != "clock" or value is not None}
+
     def agent(self, agent_id: str, *, incarnation: str | None = None) -> DisLinUCBAgent:
         """A new agent at the prior."""
         return DisLinUCBAgent(self, check_agent_id(agent_id), incarnation)

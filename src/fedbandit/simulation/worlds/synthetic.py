@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ from fedbandit.core.arrays import keep_finite, keep_whole
 from fedbandit.core.decision_sets import Ball
 from fedbandit.errors import InvalidParameter
 from fedbandit.simulation.worlds.base import (
+    LATER,
     Block,
     DrawnStream,
     Index,
@@ -33,8 +34,8 @@ class Uniform:
     dim: int = 15
     n_actions: int = 25
     noise: float = 0.3
-    noise_kind: str | None = None
-    fewest_actions: int | None = None
+    noise_kind: str | None = field(default=None, metadata=LATER)
+    fewest_actions: int | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -68,8 +69,8 @@ class Sphere:
     dim: int = 15
     n_actions: int = 25
     noise: float = 0.3
-    noise_kind: str | None = None
-    fewest_actions: int | None = None
+    noise_kind: str | None = field(default=None, metadata=LATER)
+    fewest_actions: int | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -104,8 +105,8 @@ class Articles:
     n_actions: int = 25
     n_articles: int = 1000
     noise: float = 0.1
-    noise_kind: str | None = None
-    fewest_actions: int | None = None
+    noise_kind: str | None = field(default=None, metadata=LATER)
+    fewest_actions: int | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -143,7 +144,7 @@ class BallWorld:
     dim: int = 10
     radius: float = 1.0
     noise: float = 0.3
-    noise_kind: str | None = None
+    noise_kind: str | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         keep_whole(self, "dim", 1)
@@ -183,7 +184,7 @@ class Adversarial:
     gap: float = 0.2
     phase: int = 200
     noise: float = 0.3
-    noise_kind: str | None = None
+    noise_kind: str | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_numbers(self)

@@ -158,11 +158,17 @@ class Recorder:
             self.next += 1
 
     def note_block(
-        self, t: int, agents: Index, choices: Index, sums: Matrix, counts: Index, all_counts: Callable[[Index], Index]
+        self,
+        t: int,
+        agents: Index,
+        choices: Index,
+        sums: Matrix,
+        counts: Index,
+        all_counts: Callable[[Index], Index] | None = None,
     ) -> None:
         """Rounds t+1 … t+n are over, n the number of `agents`; `sums` (n, 2) and `counts` (n, …) are totals.
 
-        `all_counts` turns rows of `counts` into messages up, down, switches, scalars and bytes.
+        `all_counts` turns rows of `counts` into messages up, down, switches, scalars and bytes; None if they are that.
         """
         n = len(agents)
         if self.agents is not None and self.choices is not None:
@@ -172,7 +178,7 @@ class Recorder:
         at = self.rounds[self.next : end] - t - 1
         if len(at) > 0:
             self.columns[self.next : end] = sums[at]
-            self.counts[self.next : end] = all_counts(counts[at])
+            self.counts[self.next : end] = counts[at] if all_counts is None else all_counts(counts[at])
         self.next = end
 
     def trace(self) -> Trace:

@@ -28,13 +28,19 @@ def installed_version() -> str:
 
 
 def describe(thing: Any) -> dict[str, Any]:
-    """A world or a participation pattern by its name and fields; of arrays, shape and hash."""
+    """A world or a participation pattern by its name and fields; of arrays, shape and hash.
+
+    A field that came later is marked by `LATER` and left out while it is None: what was run before keeps its name.
+    """
     if isinstance(thing, FunctionType):
         return {"function": f"{thing.__module__}.{thing.__qualname__}"}
     plain = {"name": str(getattr(thing, "name", type(thing).__qualname__))}
     if dataclasses.is_dataclass(thing):
-        made = [field.name for field in dataclasses.fields(thing) if field.init]
-        return {**plain, **{name: _plain(getattr(thing, name)) for name in made}}
+        values = {field: getattr(thing, field.name) for field in dataclasses.fields(thing) if field.init}
+        shown = {
+            field.name: value for field, value in values.items() if value is not None or "later" not in field.metadata
+        }
+        return {**plain, **{name: _plain(value) for name, value in shown.items()}}
     return {**plain, "class": f"{type(thing).__module__}.{type(thing).__qualname__}"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,10 +157,18 @@ class Recorder:
             self.counts[self.next] = totals[2:]
             self.next += 1
 
-    def note_block(self, t: int, agents: Index, choices: Index, sums: Matrix, counts: Index) -> None:
-        """Record rounds t+1 … t+n, n the number of `agents`.
+    def note_block(
+        self,
+        t: int,
+        agents: Index,
+        choices: Index,
+        sums: Matrix,
+        counts: Index,
+        all_counts: Callable[[Index], Index] | None = None,
+    ) -> None:
+        """Record rounds t+1 … t+n, n the number of `agents`; `sums` (n, 2) and `counts` (n, …) are totals.
 
-        `sums` (n, 2) and `counts` (n, 5) are totals, these in the order messages up, down, switches, scalars, bytes.
+        `all_counts` turns rows of `counts` into messages up, down, switches, scalars and bytes; None if they are that.
         """
         n = len(agents)
         if self.agents is not None and self.choices is not None:
@@ -168,8 +176,9 @@ class Recorder:
             self.choices[t : t + n] = choices[:n]
         end = int(np.searchsorted(self.rounds, t + n, side="right"))
         at = self.rounds[self.next : end] - t - 1
-        self.columns[self.next : end] = sums[at]
-        self.counts[self.next : end] = counts[at]
+        if len(at) > 0:
+            self.columns[self.next : end] = sums[at]
+            self.counts[self.next : end] = counts[at] if all_counts is None else all_counts(counts[at])
         self.next = end
 
     def trace(self) -> Trace:

@@ -90,7 +90,7 @@ def _play_blocks(
         played = min(len(block), n_rounds - t)
         log = with_room(log, len(block))
         play(fleet, reader, reader.offer(active, block), log, played)
-        recorder.note_block(t, active[:played], log.choices, log.sums_at, fleet.counts(log.counts_at))
+        recorder.note_block(t, active[:played], log.choices, log.sums_at, log.counts_at, fleet.counts)
         t += played
         report(played)
 

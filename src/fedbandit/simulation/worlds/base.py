@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -16,6 +16,8 @@ from fedbandit.simulation.worlds.noise import with_noise_of
 
 Index = NDArray[np.int64]
 MOST_AGENTS = 10_000_000  # in arrays that name an agent for each row
+# Metadata of a field that is left out of a description while it is None.
+LATER: Mapping[str, bool] = {"later": True}
 BLOCK_NUMBERS = 1 << 17  # about a megabyte of actions per block: fits a cache, and amortises the call
 
 

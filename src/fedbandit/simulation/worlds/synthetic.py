@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ from fedbandit.core.arrays import keep_finite, keep_whole
 from fedbandit.core.decision_sets import Ball
 from fedbandit.errors import InvalidParameter
 from fedbandit.simulation.worlds.base import (
+    LATER,
     Block,
     DrawnStream,
     Index,
@@ -32,7 +33,7 @@ class FiniteWorld:
     dim: int = 15
     n_actions: int = 25
     noise: float = 0.3
-    noise_kind: str | None = None
+    noise_kind: str | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -48,7 +49,7 @@ class Uniform(FiniteWorld):
     """The authors' world: actions i.i.d. uniform on [−1, 1]/√d, θ* = 1/√d in every coordinate."""
 
     name: ClassVar[str] = "uniform"
-    fewest_actions: int | None = None
+    fewest_actions: int | None = field(default=None, metadata=LATER)
 
     def stream(self, seed: np.random.SeedSequence) -> Stream:
         """One seeded run."""
@@ -71,7 +72,7 @@ class Sphere(FiniteWorld):
     """Actions in Gaussian directions with unit norm, fresh each round; θ* a random unit vector."""
 
     name: ClassVar[str] = "sphere"
-    fewest_actions: int | None = None
+    fewest_actions: int | None = field(default=None, metadata=LATER)
 
     def stream(self, seed: np.random.SeedSequence) -> Stream:
         """One seeded run."""
@@ -97,7 +98,7 @@ class Articles(FiniteWorld):
     dim: int = 25
     n_articles: int = 1000
     noise: float = 0.1
-    fewest_actions: int | None = None
+    fewest_actions: int | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,7 +135,7 @@ class BallWorld:
     dim: int = 10
     radius: float = 1.0
     noise: float = 0.3
-    noise_kind: str | None = None
+    noise_kind: str | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         keep_whole(self, "dim", 1)

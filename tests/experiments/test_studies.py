@@ -157,9 +157,10 @@ def says_systems(answer: StudyAnswer, results: Results) -> None:
 
     comparison, needs, participation = answer.tables
     for world in COMMON:
-        rows = [row for row in comparison.rows if row[0] == world and not row[1].startswith("OFUL")]
+        ends = {system.name for system in SYSTEMS if system.baseline}
+        rows = [row for row in comparison.rows if row[0] == world and row[1] not in ends]
         best = min(rows, key=lambda row: row[5].mean)
-        assert f"On {world}, {best[1]} (regret {number(best[5].mean)}" in answer.sentence
+        assert f"on {world} {best[1]} (regret {number(best[5].mean)}" in answer.sentence
     assert column(needs, "system") == [system.name for system in SYSTEMS]
     homes = {(row[0], row[1]) for row in comparison.rows if row[2] == "yes"}
     assert homes == {(system.home, system.name) for system in SYSTEMS}

@@ -21,6 +21,7 @@ from fedbandit.algorithms.fedpe import FedPE
 from fedbandit.algorithms.fedsuplinucb import FedSupLinUCB
 from fedbandit.algorithms.feducb import FedUCB
 from fedbandit.experiments.baselines import alone, asynchronous, fed, match_regret, shared, synchronous
+from fedbandit.experiments.claims import BELOW, side
 from fedbandit.experiments.compare import Interval, ratio
 from fedbandit.experiments.output.figures import log_scale, panels, short, style_of
 from fedbandit.experiments.output.tables import Table, number, span
@@ -83,6 +84,7 @@ class System:
     also: tuple[str, ...]
     needs: str
     synchronous: bool = False
+    baseline: bool = False  # sends nothing, or everything
 
     def plays(self, world: str) -> bool:
         """Whether its rule can be run there."""
@@ -110,8 +112,22 @@ def _feducb(schedule: str) -> Callable[[Setting], FedUCB]:
 
 LINEAR_WORLDS = (CONTEXTS, ARTICLES, FIXED, CLICKS, CLUSTERS)
 SYSTEMS = (
-    System(ALONE, lambda s: alone(**s.ucb), CONTEXTS, LINEAR_WORLDS, "nothing: no agent hears of another"),
-    System(TOGETHER, lambda s: shared(**s.ucb), CONTEXTS, LINEAR_WORLDS, "one θ*; every observation reaches everybody"),
+    System(
+        ALONE,
+        lambda s: alone(**s.ucb),
+        CONTEXTS,
+        LINEAR_WORLDS,
+        "nothing: every agent learns from its own data only",
+        baseline=True,
+    ),
+    System(
+        TOGETHER,
+        lambda s: shared(**s.ucb),
+        CONTEXTS,
+        LINEAR_WORLDS,
+        "one θ*; every observation reaches everybody",
+        baseline=True,
+    ),
     System(
         "FedLinUCB",
         lambda s: fed(**s.ucb, alpha=1.0),
@@ -182,12 +198,38 @@ SYSTEMS = (
         synchronous=True,
     ),
     System(
+        "FedUCB as published, ε = 1",
+        _feducb("as_published"),
+        CONTEXTS,
+        (),
+        "as FedUCB corrected, with a trigger that depends on the data",
+        synchronous=True,
+    ),
+    System(
         "FedGLB-UCB",
         _glb("federated"),
         CLICKS,
         (),
         "one θ* behind a link; steps; agents keep their raw rows and answer gradient queries",
         synchronous=True,
+    ),
+    System(
+        "FedGLB-UCB, all shared",
+        _glb("shared"),
+        CLICKS,
+        (),
+        "one θ* behind a link; steps; every observation reaches the server",
+        synchronous=True,
+        baseline=True,
+    ),
+    System(
+        "FedGLB-UCB, alone",
+        _glb("alone"),
+        CLICKS,
+        (),
+        "a link; every agent learns from its own data only",
+        synchronous=True,
+        baseline=True,
     ),
 )
 
@@ -208,7 +250,7 @@ def _worlds(size: Size) -> dict[str, Setting]:
 
 def plan(size: Size) -> list[Cell]:
     """All systems on all worlds that they can play, in steps; then three of them with even and uneven participation."""
-    worlds, seeds = _worlds(size), size.seeds(quick=2, full=5)
+    worlds, seeds = _worlds(size), size.seeds(quick=3, full=6)
     cells = [
         _cell(COMPARE, system, setting, Steps(), seeds)
         for setting in worlds.values()
@@ -255,8 +297,8 @@ def analyse(results: Results) -> StudyAnswer:
 def _draw(left: Axes, right: Axes, results: Results) -> None:
     names, height = [], 0.0
     for world in _played_worlds(results):
-        left.annotate(world, (0.0, height), xycoords=("axes fraction", "data"), fontweight="bold", va="center")
-        names.append((height, ""))
+        place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "xytext": (4, 0), "textcoords": "offset points"}
+        left.annotate(world, (0.0, height), fontweight="bold", va="center", **place)
         for group in sorted(results.where(part=COMPARE, world=world), key=lambda g: g.mean("regret").mean):
             height += 1.0
             names.append((height, group["system"]))
@@ -267,9 +309,12 @@ def _draw(left: Axes, right: Axes, results: Results) -> None:
     left.set_ylim(height - 1.0, -1.0)
     left.set(title="Regret at the end", xlabel="regret")
     right.set(title="Bytes sent by everybody", xlabel="bytes")
+    most = max(group.mean("bytes").mean for group in results.where(part=COMPARE))
     right.set_xscale("symlog", linthresh=1_000)
-    right.set_xlim(left=0)
-    right.xaxis.set_major_formatter(lambda value, _: short(value))
+    right.set_xlim(-200, 4 * most)
+    ticks = [0.0, *(10.0**power for power in range(3, 1 + math.ceil(math.log10(most))))]
+    right.set_xticks(ticks, [short(tick) for tick in ticks])
+    right.minorticks_off()
     log_scale(left, "x")
 
 
@@ -338,14 +383,17 @@ def _sentence(results: Results) -> str:
         even, uneven = (results.one(part=WHO_ACTS, system=name, participation=who) for who in (EVEN, UNEVEN))
         regret, messages = (ratio(uneven.at(m), even.at(m)) for m in ("regret", "messages"))
         skewed.append(f"{name} {span(regret)} times the regret and {span(messages)} times the messages")
-    return f"{'; '.join(parts)}. Uneven participation gives {', '.join(skewed)}."
+    return f"Least regret: {'; '.join(parts)}. Uneven participation gives {', '.join(skewed)}."
 
 
 def _best(results: Results, world: str) -> str:
-    """The system with the least regret of those that neither send nothing nor everything, with its runner-up."""
-    groups = [g for g in results.where(part=COMPARE, world=world) if g["system"] not in (ALONE, TOGETHER)]
-    ranked = sorted(groups, key=lambda group: group.mean("regret").mean)
-    return f"On {world}, {' before '.join(_told(results, group) for group in ranked[:2])}"
+    """The two systems with the least regret of those that send something but not everything, and how sure that is."""
+    baselines = {system.name for system in SYSTEMS if system.baseline}
+    groups = [g for g in results.where(part=COMPARE, world=world) if g["system"] not in baselines]
+    first, second = sorted(groups, key=lambda group: group.mean("regret").mean)[:2]
+    is_shown = side(ratio(first.at("regret"), second.at("regret")), 1.0) == BELOW
+    order = "before" if is_shown else "and, in an order that these seeds leave open,"
+    return f"on {world} {_told(results, first)} {order} {_told(results, second)}"
 
 
 def _told(results: Results, group: Group) -> str:

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+import fedbandit as fb
 from fedbandit import Download, Poll, Pull, SufficientStats, errors
 from fedbandit.simulation.runner import SimulatedFleet
-from tests.builders import make_rule, play, rows
+from tests.builders import make_rule, make_world, play, rows
 
 
 def test_an_agent_asks_when_log_det_growth_times_its_own_rounds_exceeds_the_threshold():
@@ -141,3 +142,43 @@ def test_a_download_that_lacks_what_this_agent_has_uploaded_is_not_adopted(name)
     agent.adopt(Download("a", 99, SufficientStats.prior(dim=2, lam=1.0), 0))
     np.testing.assert_array_equal(agent.predict(np.eye(2)), before)
     assert before[0] > 0.0
+
+
+def synchronisations(rule, participation="uniform"):
+    world = make_world(dim=rule.dim)
+    run = {"n_agents": 4, "n_rounds": 120, "record": "all", "participation": participation, "engine": "reference"}
+    return fb.simulate(rule, world, **run).messages_up // 4
+
+
+def test_a_global_clock_counts_the_rounds_of_all_agents():
+    own, everybody = (synchronisations(make_rule("dislinucb", threshold=3.0, clock=c)) for c in (None, "global"))
+    assert everybody[-1] > own[-1] > 0
+    named = synchronisations(make_rule("dislinucb", threshold=3.0, clock="own"))
+    assert np.array_equal(named, own)
+
+
+def test_with_one_agent_both_clocks_are_the_same():
+    traces = [
+        fb.simulate(make_rule("dislinucb", threshold=3.0, clock=clock), make_world(), n_agents=1, n_rounds=200)
+        for clock in ("own", "global")
+    ]
+    assert np.array_equal(traces[0].regret, traces[1].regret) and traces[0].n_messages == traces[1].n_messages > 0
+
+
+def test_a_driver_that_does_not_tell_the_time_leaves_an_agent_its_own_rounds():
+    own, everybody = (make_rule("dislinucb", threshold=3.0, clock=clock).agent("a") for clock in ("own", "global"))
+    rng = np.random.default_rng(0)
+    for x in rng.standard_normal((20, 3)):
+        assert (own.observe(x, 0.5) is None) == (everybody.observe(x, 0.5) is None)
+
+
+def test_a_saved_agent_keeps_its_clock():
+    agent = make_rule("dislinucb", threshold=3.0, clock="global").agent("a")
+    agent.now, agent.synchronised_at = 40, 17
+    again = fb.load(agent.to_bytes())
+    assert (again.now, again.synchronised_at) == (40, 17)
+
+
+def test_an_unknown_clock_is_a_named_error():
+    with pytest.raises(fb.errors.InvalidParameter, match="clock to be one of 'own', 'global'"):
+        make_rule("dislinucb", clock="wall")

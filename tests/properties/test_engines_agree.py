@@ -47,7 +47,10 @@ def rules(draw, dim, n_agents):
     enrolment = draw(st.sampled_from(["start", "arrival"]))
     if kind == "dis":
         return fb.DisLinUCB(
-            **common, enrolment=enrolment, threshold=draw(st.sampled_from([0.0, 0.5, 5.0, 50.0, math.inf]))
+            **common,
+            enrolment=enrolment,
+            threshold=draw(st.sampled_from([0.0, 0.5, 5.0, 50.0, math.inf])),
+            clock=draw(st.sampled_from([None, "global"])),
         )
     gamma = st.sampled_from([1.0, 1.2, 2.0, 6.0, 100.0])
     return fb.AsyncLinUCB(**common, enrolment=enrolment, gamma_up=draw(gamma), gamma_down=draw(gamma))

@@ -54,6 +54,7 @@ class BaseAgent:
         self.in_flight: Upload | None = None  # sent and not answered yet: kept, and identical at each retry
         self.n_rounds = 0
         self.n_switches = 0
+        self.now = 0  # rounds of the whole fleet, where a driver tells it: only global clocks use it
         self.max_pending = MAX_PENDING
         self._local: RunningStats | None = None
         self._pending: dict[int, Any] = {}  # number -> whatever a driver keeps with it

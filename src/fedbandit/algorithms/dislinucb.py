@@ -29,7 +29,8 @@ def _matching_threshold(run: RunSizes) -> float:
 class DisLinUCB(LinearRule):
     """The synchronous baseline: `threshold` is D, and a synchronisation costs an upload and a download of every agent.
 
-    An agent asks for one when log(det V_i / det V_last) · n_i > D, with n_i its own rounds since the last.
+    An agent asks for one when log(det V_i / det V_last) · n_i > D, with n_i its own rounds since the last, or with
+    `clock` "global" the rounds of the whole fleet since then, where a driver such as the simulator tells them.
     `enrolment` tells a simulation when the server hears of an agent: at the "start", or at its "arrival" (first round).
     """
 
@@ -53,9 +54,16 @@ class DisLinUCB(LinearRule):
         ),
     )
 
+    clock: str | None = field(
+        default=None,
+        metadata=option("what n counts since the last synchronisation: 'own' rounds of the agent, or 'global' rounds"),
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of(self.enrolment, ("start", "arrival"), "enrolment")
+        if self.clock is not None:
+            one_of(self.clock, ("own", "global"), "clock")
         object.__setattr__(self, "threshold", at_least(self.threshold, 0.0, "threshold"))
 
     def agent(self, agent_id: str, *, incarnation: str | None = None) -> DisLinUCBAgent:
@@ -77,6 +85,7 @@ class DisLinUCBAgent(BaseAgent):
         self.synchronised: SufficientStats = rule.prior
         self.estimate: EagerEstimate | None = None
         self.n_since = 0
+        self.synchronised_at = 0  # by the global clock
 
     def _estimate(self) -> EagerEstimate:
         if self.estimate is None:
@@ -104,9 +113,15 @@ class DisLinUCBAgent(BaseAgent):
 
     def _synchronise_if_due(self) -> Upload | None:
         growth = self._estimate().tracker.value
-        if self.in_flight is None and exceeds(growth * self.n_since, self.rule.threshold):
+        if self.in_flight is None and exceeds(growth * self._rounds_since(), self.rule.threshold):
             return self._send(growth)
         return None
+
+    def _rounds_since(self) -> int:
+        """n: rounds since the last synchronisation, by the rule's clock."""
+        if self.rule.clock == "global":
+            return max(self.now - self.synchronised_at, self.n_since)
+        return self.n_since
 
     def _take(self, download: Download) -> Upload | None:
         merged = self.sequence - (self.in_flight is not None)
@@ -119,6 +134,7 @@ class DisLinUCBAgent(BaseAgent):
         self.n_switches += 1
         self.estimate = None
         self.n_since = 0
+        self.synchronised_at = self.now
         if self._local is not None and self._local.n_obs > 0:
             self._estimate().add(self._local.snapshot())
             self.n_since = self._local.n_obs
@@ -126,11 +142,11 @@ class DisLinUCBAgent(BaseAgent):
         return None
 
     def _state(self) -> dict[str, Any]:
+        common = {"synchronised": self.synchronised, "n_since": self.n_since, "clock": [self.now, self.synchronised_at]}
         if self.estimate is None:
-            return {"synchronised": self.synchronised, "n_since": self.n_since, "stats": None}
+            return {**common, "stats": None}
         return {
-            "synchronised": self.synchronised,
-            "n_since": self.n_since,
+            **common,
             "stats": self.estimate.stats.snapshot(),
             "tracker": self.estimate.tracker.state(),
         }
@@ -138,6 +154,7 @@ class DisLinUCBAgent(BaseAgent):
     def _restore(self, state: dict[str, Any]) -> None:
         self.synchronised = state["synchronised"]
         self.n_since = state["n_since"]
+        self.now, self.synchronised_at = state.get("clock", (0, 0))  # states of before have no clock
         if state["stats"] is not None:
             self.estimate = EagerEstimate(state["stats"])
             self.estimate.tracker = GrowthTracker.from_state(state["tracker"], self.dim)
@@ -181,4 +198,6 @@ class DisLinUCBServer(BaseServer):
         self.awaited = set(state["awaited"])
 
 
-DISLINUCB = Algorithm(name="dislinucb", rule=DisLinUCB, example={"threshold": 2.0})
+DISLINUCB = Algorithm(
+    name="dislinucb", rule=DisLinUCB, example={"threshold": 2.0}, variants={"global": {"clock": "global"}}
+)

@@ -66,6 +66,7 @@ class SimulatedFleet:
         if getattr(rule, "enrolment", "start") == "start":
             self.server.enroll(str(m) for m in range(n_agents))
         self.agents: dict[str, BaseAgent] = {}
+        self.now = 0  # the round that is played, from 1
         self.n_up = self.n_down = self.n_switches = self.n_scalars = self.n_bytes = 0
 
     @property
@@ -82,6 +83,7 @@ class SimulatedFleet:
     def begin_round(self, t: int, agent_id: str) -> BaseAgent:
         """The agent that decides in round t, after the download that its algorithm asks for."""
         agent = self.agent(agent_id)
+        self.now = agent.now = t
         pull = agent.arrive()
         if pull is not None:
             self.exchange(pull)
@@ -116,6 +118,7 @@ class SimulatedFleet:
     def adopt(self, reply: Reply) -> Upload | None:
         """Hand a reply to its agent and count the switches; the upload that is due in turn."""
         agent = self.agent(reply.agent_id)
+        agent.now = self.now
         before = agent.n_switches
         upload = agent.adopt(reply)
         self.n_switches += agent.n_switches - before

@@ -60,7 +60,7 @@ class UnreliableFleet(SimulatedFleet):
     def begin_round(self, t: int, agent_id: str) -> BaseAgent:
         """Deliver what is due at round t, what was held for this agent, and send again what is overdue."""
         agent = self.agent(agent_id)
-        self.now, self.active = t, agent_id
+        self.now, self.active, agent.now = t, agent_id, t
         while self.in_transit and self.in_transit[0][0] <= t:
             self._deliver(heapq.heappop(self.in_transit)[2])
         for reply in self.held.pop(agent_id, ()):

@@ -38,6 +38,7 @@ LOOKS: dict[str, SeriesStyle] = {
     "Async-LinUCB": SeriesStyle("#d55e00", (0, (4, 2)), "^"),
     "DisLinUCB": SeriesStyle("#009e73", (0, (1, 1)), "v"),
     "OFUL shared": SeriesStyle(INK, (0, (6, 2, 1, 2)), "P"),
+    "OFUL rare switching": SeriesStyle("#e69f00", (0, (3, 2)), "d"),
     "OFUL independent": SeriesStyle("#8a8f98", (0, (2, 2)), "X"),
     "FedSupLinUCB": SeriesStyle("#56b4e9", "-", "h"),
     "DCB": SeriesStyle("#e69f00", (0, (4, 2)), "<"),

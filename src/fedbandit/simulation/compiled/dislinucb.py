@@ -21,6 +21,7 @@ class DisRule(NamedTuple):
     """The numbers of DisLinUCB."""
 
     threshold: float
+    by_global_clock: bool
     radius: RadiusTerms
 
 
@@ -34,6 +35,7 @@ class DisFleet(NamedTuple):
     server: Sums  # (1)
     version: Index  # (1,)
     prior: Matrix  # (1, d(d+1)/2), λI, packed
+    clock: Index  # (2,), the round that is played, and that of the last synchronisation
 
 
 @kernel
@@ -49,6 +51,7 @@ def play_dislinucb(fleet: DisFleet, rule: DisRule, offer: RoundBlock, log: Round
     shared = len(fleet.local.n)
     for i in range(start, stop):
         m = active[i]
+        fleet.clock[0] += 1
         fleet.enrolled[m] = 1
         base = shared if fleet.synchronised[m] else shared + 1
         s = m if local.n[m] > 0 else base
@@ -69,8 +72,12 @@ def play_dislinucb(fleet: DisFleet, rule: DisRule, offer: RoundBlock, log: Round
             known = fleet.server.Sigma[0] if fleet.synchronised[m] else fleet.prior[0]
             restart(estimates, m, added(known, local.Sigma[m]))
         counts[2] += 1
-        if exceeds(estimates.growth[m] * local.n[m], rule.threshold):
+        # An agent that has never been synchronised counts from the first round on.
+        last = fleet.clock[1] if fleet.synchronised[m] else 0
+        n_since = fleet.clock[0] - last if rule.by_global_clock else local.n[m]
+        if exceeds(estimates.growth[m] * n_since, rule.threshold):
             synchronise(fleet, counts)
+            fleet.clock[1] = fleet.clock[0]
         book(sums, counts, sums_at, counts_at, i)
     return stop
 

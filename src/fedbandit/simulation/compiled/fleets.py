@@ -242,10 +242,13 @@ def _dislinucb(rule: DisLinUCB, M: int, n_rows: int, on_ball: bool) -> CompiledF
         server=_at_prior(1, rule),
         version=np.zeros(1, dtype=np.int64),
         prior=_packed_prior(rule)[None, :],
+        clock=np.zeros(2, dtype=np.int64),
     )
     copy_estimate(fleet.estimates, M, M + 1)
 
-    return CompiledFleet(Bound(play_dislinucb, fleet, DisRule(rule.threshold, terms_of(rule))), dim=rule.dim)
+    return CompiledFleet(
+        Bound(play_dislinucb, fleet, DisRule(rule.threshold, rule.clock == "global", terms_of(rule))), dim=rule.dim
+    )
 
 
 @kernel_of(DCB)

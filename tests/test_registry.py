@@ -103,7 +103,7 @@ def test_every_table_names_what_exists_and_by_its_own_name() -> None:
 def test_every_algorithm_describes_its_options_and_has_example_numbers() -> None:
     for entry in ALGORITHMS.own().values():
         for numbers in entry.examples.values():
-            rule = entry.make(dim=2, beta=0.5, lam=1.0, **numbers)
+            rule = entry.make(dim=2, **entry.known({"beta": 0.5, "lam": 1.0}), **numbers)
             assert algorithm_of(type(rule).__name__).rule is type(rule)  # type: ignore[union-attr]
         for option in entry.options.values():
             assert option.help and not option.help.endswith("."), "commands add the full stop"

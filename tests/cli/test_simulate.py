@@ -75,8 +75,7 @@ def test_the_table_is_for_people() -> None:
         ("--algorithm oful-shared --switching 1", "--switching is no option of oful-shared, which has no options"),
         (
             "--algorithm dislinucb --algorithm oful-shared --join",
-            "--join is no option of dislinucb, which has --threshold, --enrolment, --clock; oful-shared, which has no "
-            "options",
+            "--join is no option of dislinucb, which has --threshold, --enrolment, --clock; oful-shared, which has",
         ),
         ("--algorithm async-linucb --gamma-up 0.5", "expected gamma_up ≥ 1"),
         ("--min-upload 0", "expected min_upload"),

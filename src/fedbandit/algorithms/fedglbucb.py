@@ -33,11 +33,13 @@ class FedGLBUCB:
     synchronous: ClassVar[bool] = True
 
     dim: int
-    n_agents: int = field(metadata=option("M.", default=lambda sizes: sizes.n_agents, default_help="the agents"))
+    n_agents: int = field(
+        metadata=option("M, the agents of the fleet", default=lambda sizes: sizes.n_agents, default_help="agents")
+    )
     threshold: float = field(
         default=math.inf,
         metadata=option(
-            "Growth times observations at which all agents fit together.",
+            "D: growth times observations since the last fit at which all agents fit together",
             default=lambda sizes: _threshold_of(sizes),
             default_help="T_m/(M d log T) with T_m = T/M",
             letter="D",
@@ -48,7 +50,7 @@ class FedGLBUCB:
     lam: float = 2.0
     scale: float = field(
         default=1.0,
-        metadata=option("Factor of the confidence radius.", default=0.1, default_help="0.1, as published"),
+        metadata=option("factor of the confidence radius", default=0.1, default_help="0.1, as published"),
     )
     noise_scale: float = 0.5
     theta_bound: float = 1.0

@@ -49,12 +49,16 @@ class FedSupLinUCB(LinearRule):
     """
 
     n_rounds: int = field(
-        metadata=option("T of its levels.", default=lambda sizes: sizes.n_rounds, default_help="the rounds of the run")
+        metadata=option(
+            "T, which sets the levels of its layers",
+            default=lambda sizes: sizes.n_rounds,
+            default_help="the rounds of the run",
+        )
     )
     alpha: float = field(
         default=1.0,
         metadata=option(
-            "Determinant growth that triggers an exchange of a layer.",
+            "determinant growth that triggers an exchange of a layer",
             default=lambda sizes: sizes.n_agents**-2.0,
             default_help="1/M²",
             letter="a",

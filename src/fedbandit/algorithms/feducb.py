@@ -39,19 +39,21 @@ class FedUCB:
     synchronous: ClassVar[bool] = True
 
     dim: int
-    n_agents: int = field(metadata=option("M.", default=lambda sizes: sizes.n_agents, default_help="the agents"))
+    n_agents: int = field(
+        metadata=option("M, the agents of the fleet", default=lambda sizes: sizes.n_agents, default_help="agents")
+    )
     n_steps: int = field(
         metadata=option(
-            "Steps of the run.",
+            "steps of each agent, T_m",
             default=lambda sizes: max(sizes.n_rounds // sizes.n_agents, 1),
-            default_help="rounds over agents",
+            default_help="rounds / agents",
         )
     )
-    schedule: str = field(default="corrected", metadata=option("'corrected' or 'as_published'."))
-    epsilon: float = field(default=1.0, metadata=option("Size of the noise; inf: none.", letter="e"))
+    schedule: str = field(default="corrected", metadata=option("'corrected' or 'as_published'"))
+    epsilon: float = field(default=1.0, metadata=option("sets the size of the noise; inf: none", letter="e"))
     delta: float = 0.1
     threshold: float = 1.0
-    batch: int = field(default=25, metadata=option("Steps between releases of the corrected schedule."))
+    batch: int = field(default=25, metadata=option("steps between releases of the corrected schedule"))
     beta: float | radii.Fixed | None = None
     lam: float = 1.0
     noise_scale: float = 0.5

@@ -29,7 +29,7 @@ from fedbandit.simulation.worlds.hypercube import Hypercube
 DIM, BETA = 5, 1.0
 PART = "some share, the rest alone"
 ALONE = "OFUL independent"
-REDUCED = "FedLinUCB, isolated after its first message"
+REDUCED = "FedLinUCB, isolated"
 SILENT = 0.005  # where settings without a message are drawn
 QUICK_SHARES = (3.0, 2.0, 1.5, 1.2, 1.0, 0.7, 0.1, 1e-3, 1e-5, 1e-7)
 FULL_SHARES = (3.0, 2.0, 1.5, 1.3, 1.2, 1.1, 1.0, 0.8, 0.5, 0.2, 0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
@@ -114,14 +114,15 @@ def analyse(results: Results) -> StudyAnswer:
         points(axis, [x for x, _ in shown], [r for _, r in shown], looks[system])
         ends.append((system, shown[-1][1].mean, looks[system]))
     axis.axhline(1.0, color=INK, linewidth=1.0)
-    marks = ((1.0, "M / log(T/M) messages"), (_dimensions(results), "dM messages"))
-    for at, words in marks:
+    marks = ((1.0, "M / log(T/M) messages", "left"), (_dimensions(results), "dM messages", "right"))
+    for at, words, ha in marks:
         axis.axvline(at, color=INK, linewidth=1.0, linestyle=":")
         axis.annotate(
             words,
-            (at, 0.03),
+            (at, 0.15),
             xycoords=("data", "axes fraction"),
-            xytext=(4, 0),
+            xytext=(4 if ha == "left" else -4, 0),
+            ha=ha,
             textcoords="offset points",
             fontsize=8.5,
         )

@@ -17,7 +17,7 @@ from fedbandit.algorithms.synchronous import SCALAR_BYTES, SynchronousRule
 from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.errors import InvalidInput
 from fedbandit.simulation.block_checks import without_repeats
-from fedbandit.simulation.compiled.blocks import new_log, plain, with_room
+from fedbandit.simulation.compiled.blocks import new_log, padded, plain, with_room
 from fedbandit.simulation.compiled.jit import kernel
 from fedbandit.simulation.compiled.round_block import RoundLog
 from fedbandit.simulation.synchronous_fleet import SynchronousFleet, not_in_steps
@@ -39,23 +39,23 @@ class Plans(NamedTuple):
 
 @kernel
 def play_plans(
-    plans: Plans, means: Matrix, best: Vector, noise: Vector, active: Index, log: RoundLog, start: int, stop: int
+    plans: Plans, means: Matrix, best: Vector, noise: Matrix, active: Index, log: RoundLog, start: int, stop: int
 ) -> int:
     """Rounds start … stop − 1 of a block, or until the step that ends the phase is over; the round to go on with.
 
-    `means` is (n, K), or (1, K) if all rounds have the same, and `best` the largest of each row.
+    `means` is (n, K), or (1, K) if all rounds have the same, `best` the largest of each row, `noise` (n, 1) or (n, K).
     """
     rows, counts, n_entries, entry, left, rewards, n_done = plans
     sums, totals, choices, sums_at, counts_at = log
     M = len(entry)
-    repeats = len(means) == 1
+    repeats, by_action = len(means) == 1, noise.shape[1] > 1
     for i in range(start, stop):
         m = active[i]
         e = entry[m]
         k = rows[m, e]
         at = 0 if repeats else i
         mean = means[at, k]
-        reward = mean + noise[i]
+        reward = mean + noise[i, k if by_action else 0]
         sums[0] += best[at] - mean
         sums[1] += reward
         choices[i] = k
@@ -96,11 +96,9 @@ def play_planned(
         _check_steps(active[:n], t, rule, n_agents)
         _check_unchanged(agents, active[:n], block)
         log = with_room(log, len(block))
-        means, noise, who = (
-            plain(without_repeats(cast(Matrix, block.means))),
-            plain(block.noise),
-            plain(active, np.int64),
-        )
+        block = padded(block)
+        means, who = plain(without_repeats(cast(Matrix, block.means))), plain(active, np.int64)
+        noise = plain(block.noise if block.noise.ndim == 2 else block.noise[:, None])
         best = means.max(axis=1)
         _check_rows(plans, means.shape[1])
         i = 0
@@ -158,7 +156,7 @@ def _check_unchanged(agents: list[PlannedAgent], active: Index, block: Block) ->
     """Every agent is offered what it was offered in its first round."""
     if block.decision_set is not None:
         agents[int(active[0])].choose(cast(Matrix, block.decision_set))  # the reference's error
-    for i in range(min(len(active), len(agents))):
+    for i in range(len(active) if block.sizes is not None else min(len(active), len(agents))):
         agents[int(active[i])].meet(np.asarray(block.actions(i)))
     # Steps: round i is the same agent's as round i − M.
     M = len(agents)

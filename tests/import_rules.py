@@ -16,7 +16,7 @@ PACKAGE = "fedbandit"
 FACADE = "__init__"  # the package itself, with the public names
 
 # Single modules that any layer may import; they import errors only.
-LEAVES = frozenset({"errors", "durable_files", "http_client", "wire.identifiers"})
+LEAVES = frozenset({"errors", "durable_files", "http_client", "registry", "wire.identifiers"})
 
 # Layer -> what it may import besides itself and the leaves.
 MAY_IMPORT: Mapping[str, frozenset[str]] = {
@@ -29,11 +29,12 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "service": frozenset({"core", "algorithms", "wire"}),
     "dashboard": frozenset({"core", "algorithms", "wire", "service"}),
     "sdk": frozenset({"core", "algorithms", "wire"}),
-    FACADE: frozenset({"core", "algorithms", "simulation", "sdk"}),
+    "testing": frozenset({"core", "algorithms", "simulation"}),
+    FACADE: frozenset({"core", "algorithms", "simulation", "sdk", "testing"}),
 }
 TOP_LAYERS = frozenset({"cli", "demo", "__main__"})  # may import everything; nobody else imports them
 
-BASE_LAYERS = frozenset({FACADE, "core", "algorithms", "wire", "sdk", "simulation"}) | LEAVES
+BASE_LAYERS = frozenset({FACADE, "core", "algorithms", "wire", "sdk", "simulation", "testing"}) | LEAVES
 BASE_PACKAGES = frozenset({"numpy", "msgspec", "urllib3"})
 NEEDS_AN_EXTRA = f"{PACKAGE}.simulation.compiled"  # numba
 

@@ -172,7 +172,7 @@ def test_the_api_is_described_without_anything_from_elsewhere(fed):
     text = fed.show("/docs", token="")
     assert "/sync" in text.replace("<wbr>", "") and "application/vnd.fedbandit.v1+msgpack" in text
     assert 'id="schema-NewModel"' in text and "required" in text
-    assert "It contradicts what is there" in text
+    assert "A conflict: a gap in sequences" in text
 
 
 def test_static_files_may_be_kept_for_ever_under_their_edition(dashboard):

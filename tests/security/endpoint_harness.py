@@ -16,12 +16,12 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import urllib3
 from starlette.routing import Router
 
 import fedbandit as fb
 from fedbandit.algorithms.messages import packed_bytes
 from fedbandit.errors import FedbanditError
+from fedbandit.http_client import HttpClient, HttpReply
 from fedbandit.sdk.durable_agent import DurableAgent
 from fedbandit.sdk.sync_client import Backoff, SyncClient
 from fedbandit.sdk.transport import HttpTransport
@@ -38,7 +38,6 @@ AGENT, MODEL, DIM = "shop-1", "news", 2  # as the vectors in docs have them
 SETTINGS = ModelSettings(name=MODEL, dim=DIM, lam=1.0, alpha=1.0, radius=fb.radius.fixed(0.5))
 TOKEN = "fb_" + "t" * 43
 LIFE = "0123456789abcdef0123456789abcdef"
-SAID = urllib3.HTTPResponse(status=200)
 NOT_FOUND = Router()  # for all paths but that of the exchange
 DOCUMENTED = frozenset({200, 400, 401, 403, 404, 405, 408, 409, 413, 422, 503})
 
@@ -154,10 +153,18 @@ class _Speaking(HttpTransport):
 
     def __init__(self, body: bytes) -> None:
         super().__init__("http://127.0.0.1:9", model=MODEL, token=TOKEN)
+        self._http = _FixedReply(body)
+
+
+class _FixedReply(HttpClient):
+    """The HTTP client with one fixed body for every call."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__("http://127.0.0.1:9", token=TOKEN)
         self._body = body
 
-    def _call(self, *_: Any, **__: Any) -> tuple[urllib3.BaseHTTPResponse, bytes]:
-        return SAID, self._body
+    def call(self, *_: Any, **__: Any) -> HttpReply:
+        return HttpReply(200, {}, self._body)
 
 
 def _upload(sequence: int) -> codec.SyncRequest:

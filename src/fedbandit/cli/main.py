@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 from fedbandit import __version__
+from fedbandit.algorithms.catalog import ALGORITHMS
 from fedbandit.cli.advise import advise
 from fedbandit.cli.agent import agent
 from fedbandit.cli.agents import app as agents
+from fedbandit.cli.algorithm_options import offer_options
 from fedbandit.cli.backup import backup, restore
 from fedbandit.cli.demo import demo
 from fedbandit.cli.doctor import doctor
@@ -45,24 +48,30 @@ def _options(
     """Options that stand before the sub-command."""
 
 
-app.command(rich_help_panel="Ask questions")(simulate)
-app.command(rich_help_panel="Ask questions")(study)
-app.command(rich_help_panel="Ask questions")(plan)
-app.command(rich_help_panel="Ask questions")(advise)
-app.command(rich_help_panel="Run a fleet")(demo)
-app.command(rich_help_panel="Run a fleet")(serve)
-app.command(rich_help_panel="Run a fleet")(agent)
-app.command(rich_help_panel="Run a fleet")(backup)
-app.command(rich_help_panel="Run a fleet")(restore)
-app.add_typer(models, name="models", rich_help_panel="Run a fleet")
-app.add_typer(agents, name="agents", rich_help_panel="Run a fleet")
-app.add_typer(tokens, name="tokens", rich_help_panel="Run a fleet")
+app.command(rich_help_panel="Simulation and analysis")(simulate)
+app.command(rich_help_panel="Simulation and analysis")(study)
+app.command(rich_help_panel="Simulation and analysis")(plan)
+app.command(rich_help_panel="Simulation and analysis")(advise)
+app.command(rich_help_panel="Server and fleet")(demo)
+app.command(rich_help_panel="Server and fleet")(serve)
+app.command(rich_help_panel="Server and fleet")(agent)
+app.command(rich_help_panel="Server and fleet")(backup)
+app.command(rich_help_panel="Server and fleet")(restore)
+app.add_typer(models, name="models", rich_help_panel="Server and fleet")
+app.add_typer(agents, name="agents", rich_help_panel="Server and fleet")
+app.add_typer(tokens, name="tokens", rich_help_panel="Server and fleet")
 app.command(rich_help_panel="Maintenance")(doctor)
 
 
 def main() -> None:
     """Run the command line; our own errors end it with one line, not a traceback."""
-    run_command(app)
+    run_command(_run)
+
+
+def _run() -> None:
+    if sys.argv[1:2] == ["simulate"]:  # other commands need not import what installed packages register
+        offer_options(simulate, ALGORITHMS.usable().values())
+    app()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedbandit.core.arrays import finite_at_least
-from fedbandit.experiments.sharing_cost import human_bytes
 
 if TYPE_CHECKING:
     from fedbandit.experiments.planner import PlannedFleet, Simulations
@@ -137,7 +136,7 @@ def _print(result: dict[str, Any]) -> None:
         console.print(
             f"Simulation: {small['agents']:,} agents and {small['rounds']:,} rounds in the sphere world, scaled up by "
             "the formula. A message carries "
-            f"{human_bytes(result['bytes_per_message'])}. docs/theory.md says when each radius is valid."
+            f"{_bytes(result['bytes_per_message'])}. docs/theory.md says when each radius is valid."
         )
     if "budget" in result:
         console.print(_budget_text(result["budget"]))
@@ -153,11 +152,17 @@ def _radius(value: float) -> str:
     return f"{value:,.1f}"
 
 
+def _bytes(value: float) -> str:
+    from fedbandit.experiments.sharing_cost import human_bytes
+
+    return human_bytes(value)
+
+
 ROWS = (
     ("messages, at most (Theorem 1, corrected)", "message_bound", _count),
     ("messages, by formula", "expected_messages", _count),
     ("messages, by simulation", "simulated_messages", _count),
-    ("bytes per day", "bytes_per_day", human_bytes),
+    ("bytes per day", "bytes_per_day", _bytes),
     ("radius β, exogenous", "radius_exogenous", _radius),
     ("radius β, adaptive", "radius_adaptive", _radius),
     ("radius β, as the paper prints it", "radius_paper", _radius),
@@ -179,6 +184,6 @@ def _budget_text(budget: dict[str, Any]) -> str:
         return text + "By simulation every α up to a million sends more."
     return text + (
         f"By simulation α = {budget['simulated_alpha']:.3g} sends {_count(budget['simulated_messages'])} "
-        f"({human_bytes(budget['bytes_per_day'])} per day), radius {budget['radius_exogenous']:.1f} (exogenous) or "
+        f"({_bytes(budget['bytes_per_day'])} per day), radius {budget['radius_exogenous']:.1f} (exogenous) or "
         f"{budget['radius_adaptive']:.1f} (adaptive)."
     )

@@ -44,7 +44,7 @@ def read_history(
             f"expected a log with {settings['dim']} features, {path} has {log.dim}: {', '.join(log.feature_names)}"
         )
     settings["features"] = list(log.feature_names)
-    # Nobody acts on an older model meanwhile, so this upload says nothing about buffers that grew too far.
+    # The model is new, so this upload is no evidence of buffers that grew too far.
     return replace(history(log, lam=settings["lam"]), growth=0.0), _notes(log)
 
 
@@ -54,13 +54,13 @@ def _notes(log: DecisionData) -> list[str]:
 
 
 def create_with_history(caller: AdminClient, settings: dict[str, Any], upload: Upload) -> dict[str, Any]:
-    """The model with the history merged; if the server refuses the history there is no model either."""
+    """The model with the history merged; if the server rejects the history, the model is deleted."""
     caller.call("POST", "models", body=settings)
     name = settings["name"]
     try:
         token = caller.call("POST", "models", name, "agents", body={"name": upload.agent_id})["token"]
         caller.send_upload(name, token, codec.encode(codec.request_of(upload)), codec.CONTENT_TYPE)
-        caller.call("POST", "models", name, "agents", upload.agent_id, "revoke")  # it has said all that it has to say
+        caller.call("POST", "models", name, "agents", upload.agent_id, "revoke")  # it sends nothing more
     except FedbanditError:
         caller.call("DELETE", "models", name)
         raise

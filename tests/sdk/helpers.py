@@ -18,6 +18,7 @@ from fedbandit import FedLinUCB
 from fedbandit.algorithms.snapshot import agent_state
 from fedbandit.errors import NotReachable, Refused
 from fedbandit.sdk import LiveAgent, LocalServer, Transport, open_agent
+from fedbandit.sdk.journal.pending_ring import HEADER_BYTES
 from fedbandit.sdk.sync_client import Backoff
 from fedbandit.sdk.transport import TransportReply
 
@@ -121,9 +122,9 @@ def power_cut(state: Path, *, torn: Sequence[int] = ()) -> None:
     content = bytearray(ring.read_bytes())
     content[24:32] = b"lastboot"
     n_slots = int.from_bytes(content[16:24], "little")
-    body_bytes = (len(content) - 64) // n_slots - 8
+    body_bytes = (len(content) - HEADER_BYTES) // n_slots - 8
     for number in torn:
-        where = 64 + 8 * n_slots + (number % n_slots) * body_bytes
+        where = HEADER_BYTES + 8 * n_slots + (number % n_slots) * body_bytes
         content[where : where + body_bytes] = bytes(body_bytes)
     ring.write_bytes(bytes(content))
     db = sqlite3.connect(state / "journal.db")

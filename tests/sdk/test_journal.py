@@ -21,7 +21,7 @@ from fedbandit.errors import (
 )
 from fedbandit.sdk import open_agent
 from fedbandit.sdk.journal.journal import MAX_RECORDS
-from fedbandit.sdk.journal.pending_ring import BOOT_GAP
+from fedbandit.sdk.journal.pending_ring import BOOT_GAP, HEADER_BYTES
 from tests.sdk.helpers import (
     Way,
     as_if_killed,
@@ -298,7 +298,7 @@ def test_a_decision_torn_by_a_power_cut_is_dropped_and_torn_without_one_is_damag
     ring = tmp_path / "state" / "decisions"
     content = bytearray(ring.read_bytes())
     content[-1200:] = bytes(1200)
-    content[64 + 1000 * 8 : 64 + 1001 * 8] = (1001).to_bytes(8, "little")
+    content[HEADER_BYTES + 1000 * 8 : HEADER_BYTES + 1001 * 8] = (1001).to_bytes(8, "little")
     ring.write_bytes(bytes(content))
     with pytest.raises(FormatError, match="slot 1000"):
         make_live(hub, state_dir=tmp_path / "state")

@@ -119,3 +119,24 @@ def test_the_ring_and_the_table_agree_however_far_the_move_came(tmp_path, monkey
         with make_live(hub, state_dir=again, sync="inline") as agent:
             assert list(agent.pending) == [] and agent.status().rounds == rounds
         assert waiting[:4] == made
+
+
+def test_the_number_of_a_decision_that_could_not_be_stored_is_not_used_again(tmp_path, monkeypatch):
+    """A full disk keeps the ring from being emptied; decisions go on, and a kill must not make their ids ambiguous."""
+    monkeypatch.setattr("fedbandit.sdk.journal.pending_ring.SLOTS", (4, 4))
+    hub = make_hub(alpha=float("inf"))
+
+    def full(self, ring):
+        raise JournalFailed("no space left")
+
+    with make_live(hub, state_dir=tmp_path / "state", sync="inline") as agent:
+        for _ in range(4):
+            agent.choose(X)
+        with monkeypatch.context() as patch:
+            patch.setattr("fedbandit.sdk.journal.journal.Journal._move_out", full)
+            lost = [agent.choose(X) for _ in range(9)]  # more than the numbers left out at each start
+        copy = as_if_killed(tmp_path / "state", tmp_path / "copy")
+    with make_live(hub, state_dir=copy, sync="inline") as agent:
+        assert len(agent.pending) == 4
+        made = {agent.choose(X).id for _ in range(3)}
+        assert not made & {decision.id for decision in lost}

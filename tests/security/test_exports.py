@@ -30,7 +30,9 @@ def test_exports_at_one_time_hold_the_matrix_once(server):
         for line in lines:
             ask(server, line)
         assert eventually(lambda: n_closed(server, "unread_responses") >= N - 3)  # few stay unread
-    assert growth.mb < 32 + UNREAD_MB + 32, growth.mb
+    # One export being made, what is unread, and what the allocator keeps: 59 MB as a rule, 93 at most in many runs. All
+    # twelve at once would hold about 380.
+    assert growth.mb < 32 + UNREAD_MB + 80, growth.mb
 
 
 def test_an_export_is_made_after_others_were_given_up(server):

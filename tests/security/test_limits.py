@@ -191,7 +191,7 @@ def assert_bodies_stay_within_memory(server, tokens, path, who, n):
             line.settimeout(0.2)
             push(line, post(path, size + 100, token=tokens[who]) + bytes(size))
         eventually(lambda: False, 0.3)
-        assert growth.mb < 100  # 75 was measured on a busy machine; 2 300 without the limit
+        assert growth.mb < 400  # 20 on a quiet machine, 195 on a very busy one; 2 300 without the limit
     assert eventually(lambda: server.request("GET", "/healthz").status == 200)
 
 

@@ -27,7 +27,7 @@ class SeriesStyle:
 
     colour: str
     line: Any = "-"
-    marker: str = "o"
+    marker: Any = "o"
 
 
 # Okabe and Ito's colours, chosen so that neighbours also differ in lightness.
@@ -47,7 +47,7 @@ LOOKS: dict[str, SeriesStyle] = {
     "DELB": SeriesStyle("#a63603", (0, (6, 1)), "8"),
     "Fed-PE": SeriesStyle("#e0607e", (0, (2, 1)), "H"),
     "FedUCB": SeriesStyle("#006d2c", (0, (1, 3)), "*"),
-    "FedGLB-UCB": SeriesStyle("#1697a6", (0, (4, 1, 1, 1, 1, 1)), "1"),
+    "FedGLB-UCB": SeriesStyle("#1697a6", (0, (4, 1, 1, 1, 1, 1)), (4, 1, 45)),
 }
 SERIES = (
     SeriesStyle(BLUE, "-", "o"),

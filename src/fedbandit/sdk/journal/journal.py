@@ -221,6 +221,7 @@ class Journal:
         """Keep a new decision; calls come one at a time."""
         ring = self._ring or self._require_ring()
         if not ring.put(pending):
+            ring.skip(pending.number)  # first: on a full disk the decision is not stored, and after a kill forgotten
             self._move_out(ring)
             ring.put(pending)
 

@@ -4,9 +4,10 @@ What a process has stored in a shared mapping belongs to the kernel: it is there
 one ends. A slot is written body first and mark last, so a mark that can be read has a whole body behind it. Only a
 power cut can separate the two, and then the check sum tells.
 
-    header (64 bytes) | marks (8 each) | bodies: number, index, model version, time, row (8 each), check sum (8)
+    header (72 bytes) | marks (8 each) | bodies: number, index, model version, time, row (8 each), check sum (8)
 
-A mark is 0 (never used), number + 1 (pending) or −(number + 1) (settled).
+A mark is 0 (never used), number + 1 (pending) or −(number + 1) (settled). The header ends with number + 1 of
+the last decision for which there was no slot: it may never be stored, and its number must not be used again.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ import numpy as np
 from fedbandit.core.arrays import Vector, frozen
 from fedbandit.errors import FormatError, JournalFailed, UnsupportedFormat
 
-MAGIC = b"fbring\x00\x01"
-HEADER = struct.Struct("<8sqq8s32s")  # magic and version, dim, slots, boot, digest of the incarnation
+MAGIC = b"fbring\x00\x02"
+HEADER = struct.Struct("<8sqq8s32s")  # magic and version, dim, slots, boot, digest of the incarnation; then a number
 FIELDS = struct.Struct("<qqqd")  # number, index (−1: none), model version, time
 CHECK = struct.Struct("<Q")
-HEADER_BYTES = 64
+HEADER_BYTES = HEADER.size + 8
 SLOTS = (64, 1024)
 BYTES = 1 << 20
 # More decisions than can be made between the kernel's last write-back and a power cut.
@@ -60,6 +61,7 @@ class PendingRing:
         self._path = path
         self._bodies_at = HEADER_BYTES + 8 * self.n_slots
         self._body = struct.Struct(f"<{FIELDS.size}s{8 * dim}sQ")
+        self._skipped = memoryview(self._map)[HEADER.size : HEADER_BYTES].cast("q")
         self._marks = memoryview(self._map)[HEADER_BYTES : self._bodies_at].cast("q")
         _stamp_boot(self._map)
 
@@ -75,6 +77,10 @@ class PendingRing:
         self._body.pack_into(self._map, self._bodies_at + self._body.size * slot, fields, row, check)
         self._marks[slot] = number + 1
         return True
+
+    def skip(self, number: int) -> None:
+        """Never use this number again, whether its decision can be stored or not."""
+        self._skipped[0] = number + 1
 
     def settle(self, number: int) -> bool:
         """Mark a decision as settled; False if the ring does not have it."""
@@ -100,11 +106,12 @@ class PendingRing:
         return self._marks.tobytes()
 
     def next_number(self) -> int:
-        """One more than the largest number that was ever stored."""
-        return max(abs(mark) for mark in self._marks)
+        """One more than the largest number that was ever stored or skipped."""
+        return max(self._skipped[0], *(abs(mark) for mark in self._marks))
 
     def close(self) -> None:
         """Give the mapping back; what it holds stays."""
+        self._skipped.release()
         self._marks.release()
         self._map.close()
 

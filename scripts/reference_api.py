@@ -14,6 +14,7 @@ from fedbandit import sdk
 from fedbandit.algorithms.base import BaseAgent, Scores
 from fedbandit.algorithms.catalog import ALGORITHMS
 from fedbandit.algorithms.fedlinucb import FedLinUCBAgent, FedLinUCBServer
+from fedbandit.algorithms.personal import PersonalAgent
 from fedbandit.registry import Algorithm, Registry, RunSizes, option
 from fedbandit.simulation.participation import PARTICIPATION
 from fedbandit.simulation.worlds import WORLDS
@@ -44,10 +45,12 @@ ALGORITHM_CLASSES = tuple(dict.fromkeys(entry.class_name for entry in ALGORITHMS
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Algorithms": ALGORITHM_CLASSES,
     "Decisions and messages": ("Decision", "Upload", "Download", "Pull", "Poll", "Receipt"),
-    "Live": ("connect", "LiveAgent"),
+    "Live": ("connect", "aconnect", "slots", "LiveAgent"),
     "Features and decision sets": ("block_features", "arm_features", "HashingFeatures", "Ball"),
     "Statistics and models": ("SufficientStats", "RidgeModel", "load"),
     "Confidence radii": ("radius",),
+    "Agents that differ": ("personal",),
+    "Worlds that change": ("drift",),
     "Theory": ("theory",),
     "Simulation": ("simulate", "Trace", "worlds", "participation"),
     "Extending": ("testing",),
@@ -58,6 +61,7 @@ BESIDES: dict[str, tuple[tuple[str, Any], ...]] = {
         ("An agent", BaseAgent),
         ("FedLinUCB's agent", FedLinUCBAgent),
         ("FedLinUCB's server", FedLinUCBServer),
+        ("The agent of FedLinUCB with personal", PersonalAgent),
         ("Scores", Scores),
     ),
     "Extending": (
@@ -225,7 +229,7 @@ def _wrapped(signature: inspect.Signature) -> str:
 
 def _plain(text: str) -> str:
     text = re.sub(r"'([^']*)'", lambda quoted: quoted[1] if _is_annotation(text, quoted) else f'"{quoted[1]}"', text)
-    return ADDRESS.sub("", text).replace("radii.", "radius.")
+    return ADDRESS.sub("", text).replace("radii.", "radius.").replace("personals.", "personal.")
 
 
 def _is_annotation(text: str, quoted: re.Match[str]) -> bool:

@@ -42,6 +42,11 @@ def names_with(*traits: str) -> tuple[str, ...]:
     return tuple(name for name, (entry, _) in EXAMPLES.items() if entry.traits.issuperset(traits))
 
 
+def is_certain(name: str) -> bool:
+    """Whether the model alone determines a decision of this rule: no policy that draws, and no control group."""
+    return bool(getattr(make_rule(name), "is_certain", True))
+
+
 def make_rule(name: str = "fedlinucb", **changes: Any) -> Any:
     """A small rule: three features, β = 0.5, λ = 1."""
     entry, numbers = EXAMPLES[name]

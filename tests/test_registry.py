@@ -122,12 +122,14 @@ def test_loading_a_rule_imports_the_algorithms_up_to_it_only() -> None:
 def test_an_unknown_trait_is_a_named_error() -> None:
     with pytest.raises(errors.InvalidParameter, match="expected traits among any-time"):
         Algorithm(name="x", rule=dict, traits=frozenset({"clever"}))
-    assert set(TRAITS) == EVERY_TRAIT | {"steps"}  # which only synchronous systems have
+    # Only synchronous systems have steps; rules with a policy bring that trait themselves.
+    assert set(TRAITS) == EVERY_TRAIT | {"steps", "policies"}
 
 
 def test_what_a_name_fixes_is_no_option_of_it() -> None:
-    assert list(ALGORITHMS["oful-shared"].options) == []
-    assert list(ALGORITHMS["oful-independent"].options) == ["switching"]
+    policies = ["policy", "explore", "gamma", "propensity_samples", "policy_seed", "control"]
+    assert list(ALGORITHMS["oful-shared"].options) == policies
+    assert list(ALGORITHMS["oful-independent"].options) == ["switching", *policies]
 
 
 def test_a_rule_that_is_no_dataclass_has_no_options() -> None:

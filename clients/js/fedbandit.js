@@ -1,71 +1,15 @@
 // A fedbandit agent for Node (18 and later) and browsers, written from docs/protocol.md alone. No dependencies.
+import { readArms, readContext } from "./contexts.js";
+import { Closed, FormatError, ImplausibleUpload, InvalidInput, NotReachable, Refused, SequenceConflict, SequenceGap, SettingsChanged, StaleIncarnation, StateMismatch, Unauthenticated, UnsupportedFormat } from "./errors.js";
+import { Personal } from "./personal.js";
+import { draw, isCertain } from "./policies.js";
+import { Layout, cholesky, dot, forward, fromBase64, isWidened, logDet, packStats, rankOne, sum, toBase64, toText, unpackStats } from "./statistics.js";
+export * from "./errors.js";
+export { packStats, unpackStats };
 const crypto = globalThis.crypto ?? (await import("node:crypto")).webcrypto; // Node 18 has no global one
 const MARGIN = 1e-12, SLACK = 1 + 1e-9, LARGEST = 1e70, REFACTOR_EVERY = 256; // observations between fresh factorisations
-// ---- errors: after a `retryable` one the same bytes can be sent again; the others are permanent ----
-export class FedbanditError extends Error {
-  constructor(message, details) { super(message); Object.assign(this, { name: new.target.name, retryable: false }, details); }
-}
-export class InvalidInput extends FedbanditError {} // the caller's actions, reward or settings are unusable
-export class FormatError extends FedbanditError {} // malformed bytes
-export class UnsupportedFormat extends FormatError {} // a message or a state of another version
-export class StateMismatch extends FedbanditError {} // a stored state of another agent or model, or one that the server does not know
-export class Closed extends FedbanditError {} // the agent was closed
-export class NotReachable extends FedbanditError {} // no connection, 408, 425, 429, 5xx; nothing is lost
-export class Refused extends FedbanditError {} // permanent rejection, do not retry; see status and code
-export class Unauthenticated extends Refused {} // 401: unknown or revoked token
-export class SettingsChanged extends Refused {} // decisions continue with the old ones; connect again to use the new ones
-export class ImplausibleUpload extends Refused {} // 422: sums that no data can produce
-export class SequenceConflict extends Refused {} // 409: two processes, or an old copy of a state, share one identity
-export class SequenceGap extends Refused {} // 409: the server lacks an earlier upload
-export class StaleIncarnation extends Refused {} // 409: a newer incarnation exists, or this agent was forgotten
 const REFUSALS = { unauthenticated: Unauthenticated, sequence_conflict: SequenceConflict, sequence_gap: SequenceGap, stale_incarnation: StaleIncarnation, implausible_upload: ImplausibleUpload };
-// ---- statistics: a Float64Array in the order of the wire. Σ's upper triangle by rows, b, n_obs, Σr, Σr² ----
-const triangle = (d) => d * (d + 1) / 2;
-const sum = (...parts) => parts.filter(Boolean).reduce((a, b) => a.map((value, i) => value + b[i]));
-function blank(d, lam = 0, stats = new Float64Array(triangle(d) + d + 3)) {
-  for (let i = 0, k = 0; i < d; k += d - i++) stats[k] = lam;
-  return stats;
-}
-function absorb(stats, x, reward, k = 0) {
-  for (let i = 0; i < x.length; i++) for (let j = i; j < x.length; j++) stats[k++] += x[i] * x[j];
-  for (const value of [...x.map((feature) => reward * feature), 1, reward, reward * reward]) stats[k++] += value;
-}
-export function packStats(stats, view = new DataView(new ArrayBuffer(8 * stats.length))) {
-  stats.forEach((value, i) => view.setFloat64(8 * i, value, true));
-  return new Uint8Array(view.buffer);
-}
-export function unpackStats(bytes, d) {
-  if (bytes.length !== 8 * (triangle(d) + d + 3) || d < 1) throw new FormatError(`${bytes.length} bytes of statistics for dim ${d}`);
-  const view = new DataView(bytes.buffer, bytes.byteOffset), stats = blank(d).map((_, i) => view.getFloat64(8 * i, true));
-  if (stats.every(Number.isFinite) && Number.isSafeInteger(stats.at(-3)) && stats.at(-3) >= 0) return stats;
-  throw new FormatError("statistics that are not finite, or with n_obs that is no whole number");
-}
 export const digest = async (bytes) => new Uint8Array(await crypto.subtle.digest("SHA-256", bytes)).slice(0, 16);
-const toBase64 = (stats) => btoa(Array.from(packStats(stats), (byte) => String.fromCharCode(byte)).join(""));
-const fromBase64 = (text, d) => unpackStats(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)), d);
-// ---- linear algebra: L lower triangular, d × d, by rows ----
-function cholesky(stats, d, L = new Float64Array(d * d)) { // of their Σ
-  for (let j = 0, at = 0; j < d; j++) for (let i = j; i < d; i++) {
-    let s = stats[at++]; // Σ_ji = Σ_ij
-    for (let k = 0; k < j; k++) s -= L[i * d + k] * L[j * d + k];
-    if (i === j && !(stats[at - 1] > 0)) throw new FormatError("Sigma is not positive definite");
-    L[i * d + j] = i > j ? s / L[j * d + j] : Math.sqrt(Math.max(s, d * Number.EPSILON * stats[at - 1])); // rounding may cancel a small ridge
-  }
-  return L;
-}
-function forward(L, y, d = y.length) { // y becomes L⁻¹y
-  for (let i = 0; i < d; y[i] /= L[i * d + i], i++) for (let k = 0; k < i; k++) y[i] -= L[i * d + k] * y[k];
-  return y;
-}
-function rankOne(L, v, d = v.length) { // L becomes the factor of LLᵀ + vvᵀ, in O(d²); v is used up
-  for (let k = 0; k < d; k++) {
-    const old = L[k * d + k], c = Math.hypot(old, v[k]) / old, s = v[k] / old;
-    L[k * d + k] = c * old;
-    for (let i = k + 1; i < d; i++) v[i] = c * v[i] - s * (L[i * d + k] = (L[i * d + k] + s * v[i]) / c);
-  }
-}
-const dot = (a, b) => a.reduce((total, value, i) => total + value * b[i], 0);
-const logDet = (L, d, over) => Array.from({ length: d }, (_, i) => 2 * Math.log(L[i * d + i] / (over?.[i * d + i] ?? 1))).reduce((a, b) => a + b); // of LLᵀ, less another's
 // ---- MessagePack: writes maps of str, bin, whole numbers and floats; reads everything ----
 export class Float { constructor(value) { this.value = value; } } // a number that is a float on the wire
 const method = (verb, kind, log2) => `${verb}${log2 === 3 && kind !== "Float" ? "Big" : ""}${kind}${8 << log2}`; // of a DataView
@@ -117,11 +61,14 @@ export function decode(bytes) {
 }
 export function decodeReply(bytes) {
   const message = decode(bytes), text = (value) => typeof value === "string", bin = (value) => value instanceof Uint8Array;
-  const natural = (value) => Number.isSafeInteger(value) && value >= 0;
+  const natural = (value) => Number.isSafeInteger(value) && value >= 0, optional = (value) => value === undefined || natural(value);
   const field = (key, fits) => { if (!fits(message.get(key))) throw new FormatError(`reply: bad ${key}`); return message.get(key); };
-  if (field("v", natural) !== 1) throw new UnsupportedFormat(`a reply of version ${message.get("v")}; this client knows 1`);
+  const v = field("v", natural), dim = field("dim", natural), blocks = v === 2 ? message.get("blocks") : 1; // version 2: of a model with blocks
+  if (![1, 2].includes(v) || !Number.isSafeInteger(blocks)) throw new UnsupportedFormat(`a reply of version ${v}; this client knows 1, and 2 with blocks`);
+  if (v === 2 && !(blocks > 1 && dim % blocks === 0)) throw new FormatError(`reply: ${blocks} blocks of dim ${dim}`);
   return { agent: field("agent", text), version: field("version", natural), acknowledged: field("acknowledged", natural),
-    stats: unpackStats(field("stats", bin), field("dim", natural)), settings: field("settings", text) };
+    stats: unpackStats(field("stats", bin), dim, blocks), blocks, settings: field("settings", text), excluded: message.get("excluded") === true,
+    epoch: field("epoch", optional) ?? 0, clock: field("clock", optional) ?? 0 };
 }
 export function beta({ dim: d, lam, alpha, radius }, version, n, rho, ownBuffer = false) { // docs/theory.md, "The radius β"
   const { kind, noise_scale: R, theta_bound: S, action_bound: L, delta, n_agents: M, n_rounds: T } = radius;
@@ -138,59 +85,117 @@ export function beta({ dim: d, lam, alpha, radius }, version, n, rho, ownBuffer 
 // ---- the agent: decides and learns in memory; exchanges in the background, or when sync() is called ----
 const birth = () => ({ incarnation: crypto.getRandomValues(new Uint32Array(4)).join("-"), sequence: 0, flight: null, failure: null });
 export class Agent {
-  #factor; #observed = 0; #booked = new WeakSet(); #syncing; #saving = Promise.resolve(); #etag; #heard = Date.now(); #closed = false; #sleepers = new Set();
+  #touched = new Map(); #observed = 0; #booked = new WeakSet(); #syncing; #saving = Promise.resolve(); #etag; #heard = Date.now(); #closed = false; #sleepers = new Set();
   constructor({ settings, agent = settings.agent, ...options }) { // an unknown agent id is taken from the first reply
     this.options = { background: true, backoff: [500, 60_000], minUpload: 1, checkAfter: 300_000, ...options };
-    Object.assign(this, birth(), { agent, buffer: blank(settings.dim) });
-    this.#use(settings, 0, blank(settings.dim, settings.lam));
+    Object.assign(this, birth(), { agent, decisions: 0, epoch: 0, clock: 0, dropped: 0, layout: new Layout(settings), personal: settings.personal ? new Personal(settings) : null });
+    this.buffer = this.layout.blank();
+    this.#use(settings, 0, this.layout.blank(settings.lam));
     this.#refactor();
   }
   estimate(actions) { // ⟨θ̂, x⟩ = (L⁻¹b)ᵀ(L⁻¹x), and its uncertainty ‖L⁻¹x‖, for each of an array of feature vectors
-    return Array.from(actions, (action, index) => {
-      const x = this.#vector(action), y = forward(this.model.L, x.slice()), mean = dot(this.model.z, y), width = dot(y, y) ** 0.5;
-      return { index, x, mean, width, score: mean + this.beta * width, version: this.model.version };
+    return this.#estimates(Array.from(actions, (action, index) => { const x = this.#vector(action); return { index, x, ...this.layout.row(x) }; }))
+      .map(({ index, x, mean, width, score, version }) => ({ index, x, mean, width, score, version }));
+  }
+  #estimates(rows) { // each {block, values}
+    const { factors, z } = this.#basis();
+    return rows.map((row) => {
+      const y = forward(factors[row.block], row.values.slice()), mean = dot(this.layout.part(z, row.block), y), width = dot(y, y) ** 0.5;
+      return { ...row, mean, width, score: mean + this.beta * width, version: this.model.version };
     });
   }
-  choose(actions) { // of an array of feature vectors the one to play
-    const all = this.estimate(actions), best = all.reduce((most, { score }) => Math.max(most, score), -Infinity);
+  #basis() { // θ̂ and Σ as L and z = L⁻¹b, block by block
+    const own = this.personal?.basis(this.model, this.buffer, this.flight, { cholesky, forward, dot });
+    return own ? { factors: [own.L], z: own.z, n: own.n } : { ...this.model, n: this.model.stats.at(-3) };
+  }
+  choose(actions, { k } = {}) { // of an array of feature vectors the one to play; with k the k best, best first
+    const all = this.estimate(actions);
     if (!all.length) throw new InvalidInput("no actions to choose from");
+    if (k !== undefined && !isCertain(this.settings)) throw new InvalidInput("no k with a policy that draws at random: the probability of a list is not defined");
+    const best = isCertain(this.settings) ? this.#best(all, k) : null;
     this.#ask();
-    return all.find(({ score }) => score >= best - MARGIN * Math.abs(best));
+    return best ?? this.#drawn(all, this.decisions++);
+  }
+  chooseContext(context, { arms, bias = true, k } = {}) { // in a model with one block per arm: the arm to play, scored without rows
+    if (!isCertain(this.settings)) throw new InvalidInput("a policy that draws at random chooses from rows; pass them to choose");
+    const values = readContext(this.settings, context, bias), blocks = readArms(this.settings, arms);
+    const all = this.#estimates(blocks.map((block, index) => ({ index, block, arm: this.settings.arms?.[block] ?? null, values })));
+    const chosen = this.#best(all.map(({ values: x, ...rest }) => ({ ...rest, x })), k);
+    this.#ask();
+    return chosen;
+  }
+  #best(all, k) { // by score; of those within the margin the first
+    if (k !== undefined && !(Number.isSafeInteger(k) && k >= 1 && k <= all.length)) throw new InvalidInput(`need k between 1 and the ${all.length} actions there are, got ${k}`);
+    const rest = [...all], chosen = [];
+    while (chosen.length < (k ?? 1)) {
+      const best = rest.reduce((most, { score }) => Math.max(most, score), -Infinity);
+      if (!Number.isFinite(best)) throw new InvalidInput("the scores of these actions overflow");
+      const [one] = rest.splice(rest.findIndex(({ score }) => score >= best - MARGIN * Math.abs(best)), 1);
+      chosen.push(Object.assign(one, { x: one.x.slice(), propensity: 1, policy: "ucb" }));
+    }
+    return k === undefined ? chosen[0] : chosen;
+  }
+  #whitened(x) { // L⁻¹x, zero outside the block of the row
+    const { block, values } = this.layout.row(x), white = new Float64Array(x.length);
+    white.set(forward(this.#basis().factors[block], values.slice()), block * this.layout.p);
+    return white;
+  }
+  #drawn(all, number) { // by a policy that draws at random; the number is saved, so that no later decision draws the same
+    const { index, ...told } = draw(this.settings, this, all, this.#basis().n, number, (x) => this.#whitened(x));
+    this.#save().catch((error) => this.options.onError?.(error));
+    return { ...all[index], ...told, number };
   }
   observe(decision, reward) { // record the reward of a decision, once, or of any feature vector; true if that created an upload
-    const x = this.#vector(decision?.x ?? decision), { action_bound: L, reward_bound: most } = this.settings;
+    const row = this.#row(decision), { block, values } = row, { action_bound: L, reward_bound: most } = this.settings;
     if (!Number.isFinite(reward) || Math.abs(reward) > (most ?? LARGEST) * SLACK) throw new InvalidInput(`cannot take a reward of ${reward}`);
-    if (dot(x, x) ** 0.5 > (L ?? Infinity) * SLACK) throw new InvalidInput(`the model takes actions with a norm of at most ${L}`);
+    if (dot(values, values) ** 0.5 > (L ?? Infinity) * SLACK) throw new InvalidInput(`the model takes actions with a norm of at most ${L}`);
     if (this.#booked.has(decision)) throw new InvalidInput("this decision has its reward already");
     if (decision.x) this.#booked.add(decision);
-    absorb(this.buffer, x, reward);
-    if (++this.#observed % REFACTOR_EVERY) rankOne(this.#factor, x); else this.#refactor();
+    this.layout.absorb(this.buffer, row, reward);
+    this.personal?.changed();
+    if (++this.#observed % REFACTOR_EVERY) this.#follow(block, values); else this.#refactor();
     return this.#test();
   }
-  get growth() { return logDet(this.#factor, this.settings.dim, this.model.L); } // of det(Σ + Σ_flight + Σ_loc) over det Σ
+  get growth() { return [...this.#touched.values()].reduce((total, { growth }) => total + growth, 0); } // of log det(Σ + Σ_flight + Σ_loc) over log det Σ: a sum over blocks
+  #follow(block, values) { // an observation touches one block
+    const L = this.#touched.get(block)?.L ?? this.model.factors[block].slice();
+    rankOne(L, values);
+    this.#grown(block, L);
+  }
+  #grown(block, L) { this.#touched.set(block, { L, growth: logDet(L, this.layout.p, this.model.factors[block]) }); }
   makeUpload() { // from the buffer, without the trigger; false if one is in flight already, or the buffer is empty
     if (this.flight || this.buffer.at(-3) < this.options.minUpload) return false;
-    this.flight = { sequence: ++this.sequence, stats: this.buffer, growth: this.growth, version: this.model.version };
-    this.buffer = blank(this.settings.dim);
+    this.flight = { sequence: ++this.sequence, stats: this.buffer, growth: this.growth, version: this.model.version, epoch: this.epoch, clock: this.clock, dropped: this.dropped };
+    Object.assign(this, { buffer: this.layout.blank(), dropped: 0 });
     return true;
   }
   async request() { // of the upload in flight: always the same bytes
-    const { flight: { sequence, stats, growth, version }, agent, incarnation, settings: { dim } } = this, packed = packStats(stats);
-    return encode({ v: 1, agent, incarnation, sequence, digest: await digest(packed), dim, stats: packed, growth: new Float(growth), model_version: version, unsent: 0 });
+    const { flight: { sequence, stats, growth, version, ...time }, agent, incarnation, layout: { dim, blocks } } = this;
+    const { touched, numbers } = blocks > 1 ? this.layout.short(stats) : { numbers: stats }, packed = packStats(numbers);
+    const hash = await digest(touched ? Uint8Array.from([...touched, ...packed]) : packed), short = touched && { blocks, touched };
+    return encode({ v: touched ? 2 : 1, agent, incarnation, sequence, digest: hash, dim, stats: packed, growth: new Float(growth), model_version: version, unsent: 0,
+      ...Object.fromEntries(["epoch", "clock", "dropped"].filter((key) => time[key]).map((key) => [key, time[key]])), ...short });
   }
-  receive({ agent, version, acknowledged, stats, settings }, toUpload = true) { // from decodeReply; `acknowledged` of a download is no evidence: a copy of the state may have used the number
-    const same = settings === (this.settings.settings ?? settings), newer = same && version >= this.model.version, merged = toUpload && this.flight?.sequence <= acknowledged;
-    if (agent !== (this.agent ??= agent) || (same && stats.length !== this.buffer.length)) throw new StateMismatch("a reply for somebody else");
+  receive({ agent, version, acknowledged, stats, blocks = 1, settings, excluded = false, epoch = 0, clock = 0 }, toUpload = true) { // from decodeReply; `acknowledged` of a download is no evidence: a copy of the state may have used the number
+    const same = settings === (this.settings.settings ?? settings), newer = same && version >= this.model.version && epoch >= this.epoch, merged = toUpload && this.flight?.sequence <= acknowledged;
+    if (agent !== (this.agent ??= agent) || (same && (blocks !== this.layout.blocks || stats.length !== this.buffer.length))) throw new StateMismatch("a reply for somebody else");
     if (acknowledged > this.sequence) throw new SequenceConflict("the server has uploads of this incarnation that were not made here");
+    if (newer && epoch > this.epoch) this.#endEpoch();
+    if (newer) Object.assign(this, { epoch, clock });
     if (newer) this.#use(this.settings, version, stats, this.buffer.at(-3) > 0 || (this.flight && !merged)); // throws before anything changes
+    if (this.personal && this.flight?.sequence <= acknowledged && (merged || newer)) this.personal.answered(this.flight); // a model may hold an upload that is in flight still
+    if (newer) this.personal?.take(acknowledged, excluded);
     if (merged) this.flight = null;
     if (!same) this.failure = new SettingsChanged("the model's settings changed on the server");
     this.#changed();
     if (!same) throw this.failure;
   }
+  #endEpoch() { // the model was restarted: what was gathered before counts for nothing, and the next upload says how much that was
+    Object.assign(this, { dropped: this.dropped + this.buffer.at(-3), buffer: this.layout.blank(), personal: this.personal && new Personal(this.settings) });
+  }
   restart({ keep = false } = {}) { // after a rejection: a new incarnation, with all that was not acknowledged (keep) or with nothing
-    this.buffer = keep ? sum(this.buffer, this.flight?.stats) : blank(this.settings.dim);
-    Object.assign(this, birth());
+    this.buffer = keep ? sum(this.buffer, this.flight?.stats) : this.layout.blank();
+    Object.assign(this, birth(), { personal: this.personal && new Personal(this.settings) }); // what an earlier incarnation sent is the fleet's
     this.#changed();
   }
   sync(options) { return this.#syncing ??= this.#exchange(options).finally(() => { this.#syncing = null; }); }
@@ -217,16 +222,22 @@ export class Agent {
   }
   close() { this.#closed = true; this.#sleepers.forEach((wake) => wake()); } // stop exchanging; toJSON keeps the state
   toJSON() { // the whole state, to continue later as the same agent
-    const { agent, incarnation, sequence, settings, model: { version, stats, ownBuffer }, buffer, flight } = this;
-    return { format: 1, agent, incarnation, sequence, settings, model: { version, stats: toBase64(stats), ownBuffer },
-      buffer: toBase64(buffer), flight: flight && { ...flight, stats: toBase64(flight.stats) } };
+    const { agent, incarnation, sequence, decisions, epoch, clock, dropped, settings, model: { version, stats, ownBuffer }, buffer, flight } = this;
+    return { format: 1, agent, incarnation, sequence, decisions, epoch, clock, dropped, settings, model: { version, stats: toBase64(stats), ownBuffer },
+      buffer: toBase64(buffer), flight: flight && { ...flight, stats: toBase64(flight.stats) },
+      own: this.personal && { held: this.personal.held && toText(this.personal.held), apart: this.personal.apart.map(toText) } };
   }
   static fromJSON(saved, { settings, ...options } = {}) { // settings: the server's current ones, if they may have changed
-    const { settings: old, format, agent, model, buffer, flight, ...identity } = typeof saved === "string" ? JSON.parse(saved) : saved;
+    const { settings: old, format, agent, model, buffer, flight, own, ...identity } = typeof saved === "string" ? JSON.parse(saved) : saved;
     if (format !== 1) throw new UnsupportedFormat("not an agent's state, or of another version");
-    const now = settings ?? old, stats = (text) => fromBase64(text, old.dim), self = new Agent({ ...options, settings: now, agent });
-    if (now.dim !== old.dim || now.name !== old.name || agent !== (now.agent ?? agent)) throw new StateMismatch("a state of another agent or model");
+    const now = settings ?? old, wider = isWidened(old, now), was = new Layout(old), isSame = now.dim === old.dim && (now.blocks ?? 1) === was.blocks;
+    if (!(isSame || wider) || now.name !== old.name || agent !== (now.agent ?? agent)) throw new StateMismatch("a state of another agent or model");
+    const self = new Agent({ ...options, settings: now, agent }), read = (text) => fromBase64(text, old.dim, was.blocks);
+    const stats = (text) => wider ? was.widened(read(text), self.layout) : read(text); // arms that were added have no data yet
     Object.assign(self, identity, { buffer: stats(buffer), flight: flight && { ...flight, stats: stats(flight.stats) } });
+    const piece = (saved) => ({ ...saved, stats: stats(saved.stats) });
+    if (self.personal && own) self.personal = new Personal(now, { held: own.held && piece(own.held), apart: own.apart.map(piece) });
+    if (now.settings !== old.settings) self.personal?.take(0); // the prior holds nothing
     if (now.settings === old.settings) self.#use(now, model.version, stats(model.stats), model.ownBuffer); // else as before the first download
     return self.#refactor();
   }
@@ -234,12 +245,28 @@ export class Agent {
     if (v.length === this.settings.dim && v.every((feature) => Math.abs(feature) <= LARGEST)) return v;
     throw new InvalidInput(`need ${this.settings.dim} finite features`);
   }
-  #use(settings, version, stats, ownBuffer = false) { // ownBuffer: whether this agent holds data that the model lacks
-    const { dim: d, lam } = settings, L = cholesky(stats, d), z = forward(L, stats.slice(triangle(d), -3));
-    this.beta = beta(settings, version, stats.at(-3), Math.max(logDet(L, d) - d * Math.log(lam), 0), ownBuffer);
-    Object.assign(this, { settings, model: { version, stats, L, z, ownBuffer } });
+  #row(decision) { // of a decision by chooseContext, one by choose, or a feature vector
+    if (decision?.block === undefined) return this.layout.row(this.#vector(decision?.x ?? decision));
+    const { block, x } = decision, { blocks, p } = this.layout, values = Float64Array.from(x ?? []);
+    const fits = blocks > 1 && Number.isSafeInteger(block) && block >= 0 && block < blocks && values.length === p;
+    if (fits && values.every((value) => Math.abs(value) <= LARGEST)) return { block, values };
+    throw new InvalidInput(`need a decision in one of ${blocks} block(s) of ${p} finite numbers, got block ${block} and ${values.length}`);
   }
-  #refactor() { this.#factor = cholesky(sum(this.model.stats, this.buffer, this.flight?.stats), this.settings.dim); return this; }
+  #use(settings, version, stats, ownBuffer = false) { // ownBuffer: whether this agent holds data that the model lacks
+    const { dim: d, lam } = settings, { blocks, p, size } = this.layout, z = stats.slice(blocks * size, -3);
+    const factors = Array.from({ length: blocks }, (_, block) => cholesky(this.layout.Sigma(stats, block), p));
+    factors.forEach((L, block) => forward(L, this.layout.part(z, block)));
+    const determinant = factors.reduce((total, L) => total + logDet(L, p), 0);
+    this.beta = beta(settings, version, stats.at(-3), Math.max(determinant - d * Math.log(lam), 0), ownBuffer);
+    Object.assign(this, { settings, model: { version, stats, factors, z, ownBuffer } });
+  }
+  #refactor() { // of the blocks in which there is more than the model has
+    const { layout } = this, more = layout.touched(this.flight ? sum(this.buffer, this.flight.stats) : this.buffer);
+    const parts = (block) => [this.model.stats, this.buffer, this.flight?.stats].map((stats) => stats && layout.Sigma(stats, block));
+    this.#touched.clear();
+    for (const block of more) this.#grown(block, cholesky(sum(...parts(block)), layout.p));
+    return this;
+  }
   #changed() { this.#refactor(); return this.#test(); }
   #ask({ background, url, checkAfter, onError } = this.options) { // after a time without exchanges: removed data may be why the trigger does not fire
     if (!background || !url || this.#closed || !this.model.version || Date.now() - this.#heard < checkAfter) return;
@@ -247,7 +274,8 @@ export class Agent {
   }
   #test() { // the trigger; then sync in the background. After a rejection, not until sync() is called and succeeds
     const { background, url, onError } = this.options, fail = (error) => onError?.(error);
-    const made = !this.flight && this.growth > Math.log1p(this.settings.alpha) * (1 + MARGIN) && this.makeUpload();
+    const silent = this.buffer.at(-3) >= (this.settings.max_silence_rounds ?? Infinity);
+    const made = !this.flight && (silent || this.growth > Math.log1p(this.settings.alpha) * (1 + MARGIN)) && this.makeUpload();
     this.#save().catch(fail);
     this.#ask();
     if (this.flight && background && url && !this.failure && !this.#syncing) this.sync().catch((e) => fail(this.failure = e));

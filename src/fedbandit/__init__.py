@@ -20,7 +20,7 @@ from fedbandit import errors
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.algorithms.messages import Download, Poll, Pull, Receipt, Upload
-from fedbandit.core import radius, theory
+from fedbandit.core import drift, personal, radius, theory
 from fedbandit.core.decision_sets import Ball
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fedbandit.algorithms.oful import OFUL
     from fedbandit.algorithms.snapshot import load
     from fedbandit.core.features import HashingFeatures, arm_features, block_features
-    from fedbandit.sdk import LiveAgent, connect
+    from fedbandit.sdk import LiveAgent, aconnect, connect, slots
     from fedbandit.simulation import participation, worlds
     from fedbandit.simulation.runner import simulate
     from fedbandit.simulation.trace import Trace
@@ -63,12 +63,14 @@ _LAZY = {
     "LiveAgent": "fedbandit.sdk",
     "OFUL": "fedbandit.algorithms.oful",
     "Trace": "fedbandit.simulation.trace",
+    "aconnect": "fedbandit.sdk",
     "arm_features": "fedbandit.core.features",
     "block_features": "fedbandit.core.features",
     "connect": "fedbandit.sdk",
     "load": "fedbandit.algorithms.snapshot",
     "participation": "fedbandit.simulation.participation",
     "simulate": "fedbandit.simulation.runner",
+    "slots": "fedbandit.sdk",
     "testing": "fedbandit.testing",
     "worlds": "fedbandit.simulation.worlds",
 }
@@ -123,14 +125,18 @@ __all__ = [
     "SufficientStats",
     "Trace",
     "Upload",
+    "aconnect",
     "arm_features",
     "block_features",
     "connect",
+    "drift",
     "errors",
     "load",
     "participation",
+    "personal",
     "radius",
     "simulate",
+    "slots",
     "testing",
     "theory",
     "worlds",

@@ -5,24 +5,36 @@
     │   ├── InvalidParameter            lam ≤ 0, alpha < 0, an unknown option
     │   ├── DimensionMismatch           another number of features than the model has
     │   ├── FeatureMismatch             the right number of columns with other names
+    │   ├── NotOneBlock                 a row with numbers in several blocks of a model with `blocks`
     │   ├── NotFinite                   NaN or infinity, also by overflow
-    │   └── EmptyDecisionSet            nothing to choose from
+    │   ├── EmptyDecisionSet            nothing to choose from
+    │   ├── MissingPropensity           a log that does not tell how probable its decisions were
+    │   └── NoSupport                   a log of certain decisions: other actions had probability 0
     ├── DecisionError (LookupError)     a reward that cannot be booked
     │   ├── UnknownDecision             this agent never made it
-    │   └── AlreadyObserved             it has its reward already, or is waited for no more
+    │   ├── AlreadyObserved             it has its reward already, or is waited for no more
+    │   └── NotCorrectable              its reward cannot be replaced any more
     ├── ProtocolError                   a message that must not be merged
     │   ├── SequenceGap                 an upload between this one and the last is missing
     │   ├── SequenceConflict            the same sequence with other content: two processes, one identity
     │   ├── StaleIncarnation            a later life of this agent has taken over
+    │   ├── LaterEpoch                  an upload after a restart that the server does not know of
     │   └── ImplausibleUpload           no data can give these sums
     ├── ServiceError                    the server cannot or may not do it; each has an HTTP `status`
     │   ├── Unauthenticated             401: no token, or one that is not known
+    │   │   └── Retired                 401: the agent was retired, and its data stay
     │   ├── Forbidden                   403: the token may not do this
     │   ├── UnknownModel                404
     │   ├── UnknownAgent                404
+    │   ├── UnknownEnrolment            404
     │   ├── AlreadyExists               409: a model or an agent of this name
+    │   ├── EnrolmentEnded              403: an enrolment that expired, was revoked, or has no use left
+    │   ├── CopiedState                 409: another process started from a copy of this state directory
+    │   ├── RewardConflict              409: another reward for this decision was reported before
+    │   ├── OwnerEnded                  410: who made the decision was retired or forgotten
     │   ├── RateExceeded                429: more observations than the model allows an agent in this time
-    │   │   └── ShareExceeded           429: more influence than the model allows one agent
+    │   │   ├── ShareExceeded           429: more influence than the model allows one agent
+    │   │   └── RewardsFull             429: too many rewards that no agent has collected
     │   ├── ModelChanged                503: deleted and created again while the upload travelled; send it again
     │   ├── BodyTooSlow                 408: try again on a better line
     │   ├── BodyTooLarge                413
@@ -87,12 +99,24 @@ class FeatureMismatch(InvalidInput):
     """The right number of columns, with other names or in another order."""
 
 
+class NotOneBlock(InvalidInput):
+    """A row with numbers in more than one block of a model with disjoint arms (`blocks`)."""
+
+
 class NotFinite(InvalidInput):
     """NaN or infinity where a finite number is needed."""
 
 
 class EmptyDecisionSet(InvalidInput):
     """A decision set without a single action."""
+
+
+class MissingPropensity(InvalidInput):
+    """A log does not tell the probability of its decisions; other policies cannot be evaluated on it."""
+
+
+class NoSupport(InvalidInput):
+    """A log of certain decisions: the actions that another policy would take had probability 0."""
 
 
 class DecisionError(FedbanditError, LookupError):
@@ -105,6 +129,10 @@ class UnknownDecision(DecisionError):
 
 class AlreadyObserved(DecisionError):
     """The decision has its reward already, expired or was dropped: it is waited for no more."""
+
+
+class NotCorrectable(DecisionError):
+    """The reward of this decision cannot be replaced: an upload holds it, or it was never observed here."""
 
 
 class ProtocolError(FedbanditError):
@@ -123,6 +151,10 @@ class StaleIncarnation(ProtocolError):
     """A later life of this agent has taken over its identity."""
 
 
+class LaterEpoch(ProtocolError):
+    """An upload of an epoch that the server does not know: it was restored to a state before a restart by hand."""
+
+
 class ImplausibleUpload(ProtocolError):
     """Sums that no data can give."""
 
@@ -137,6 +169,10 @@ class Unauthenticated(ServiceError):
     """No token, or one that is not known."""
 
     status = 401
+
+
+class Retired(Unauthenticated):
+    """The agent was retired: its token is no longer valid, and its contribution stays."""
 
 
 class Forbidden(ServiceError):
@@ -157,10 +193,40 @@ class UnknownAgent(ServiceError):
     status = 404
 
 
+class UnknownEnrolment(ServiceError):
+    """There is no enrolment of this name in this model."""
+
+    status = 404
+
+
 class AlreadyExists(ServiceError):
     """There is one of this name already."""
 
     status = 409
+
+
+class EnrolmentEnded(ServiceError):
+    """The enrolment expired, was revoked, or has been used as often as it may be; agents it enrolled stay."""
+
+    status = 403
+
+
+class CopiedState(ServiceError):
+    """The state directory is a copy: another process has started from the same one since."""
+
+    status = 409
+
+
+class RewardConflict(ServiceError):
+    """Another reward was reported for this decision before; the first one holds."""
+
+    status = 409
+
+
+class OwnerEnded(ServiceError):
+    """The agent that made the decision was retired or forgotten: nobody can book the reward."""
+
+    status = 410
 
 
 class RateExceeded(ServiceError):
@@ -175,6 +241,10 @@ class RateExceeded(ServiceError):
 
 class ShareExceeded(RateExceeded):
     """More influence than the model allows one agent; the same upload may be sent again when others have uploaded."""
+
+
+class RewardsFull(RateExceeded):
+    """Too many rewards wait for agents that do not collect them; send it again later."""
 
 
 class ModelChanged(ServiceError):

@@ -1,31 +1,25 @@
 """One HTTP client for the SDK, the admin commands and `doctor`: a deadline per call, bounded bodies, TLS, named errors.
 
-A socket's timeout bounds one read. A server that sends a byte per second never exceeds it, so each read here gets what
-is left of the whole call: connecting, TLS, head and body together. Only the host name lookup is up to the system.
-
 `NotReachable` means: try again later. `Refused` is a permanent rejection; do not retry.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-import os
-import re
-import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import SplitResult, quote, urlsplit
 
 import msgspec
-import urllib3
 
 from fedbandit.errors import InvalidParameter, NotReachable, Refused
+from fedbandit.http_connection import HttpConnection, TooLong
 
 RETRYABLE = frozenset({408, 425, 429})  # and everything from 500 on
 MAX_JSON_BYTES = 1 << 20
@@ -36,7 +30,7 @@ EXPORT_TIMEOUT_S = 600.0
 
 
 class HttpReply(NamedTuple):
-    """A response whose body was read."""
+    """A response whose body was read; the names of its headers are in small letters."""
 
     status: int
     headers: Mapping[str, str]
@@ -53,38 +47,45 @@ class HttpReply(NamedTuple):
 class HttpClient:
     """One kept-alive connection to one server; calls come one at a time, from any thread.
 
-    TLS uses the system's certificates or `ca`; with `cert` and `key` it is mutual. `names_server` puts
-    address and status before the words of a refusal. `pause` is called between the steps of a call, for a background
-    thread that gives way to others.
+    TLS uses the system's certificates or `ca`; with `cert` and `key` it is mutual. With a `fingerprint` (SHA-256, in
+    hexadecimal) the server must have exactly this certificate, and unless `ca` is given, that is enough. `names_server`
+    puts address and status before the words of a refusal. `pause` is called between the steps of a call, for a
+    background thread that gives way to others.
     """
 
     def __init__(
         self,
         url: str,
         *,
-        token: str = "",
+        token: str | Callable[[], str] = "",
         ca: str | None = None,
         cert: str | None = None,
         key: str | None = None,
+        fingerprint: str | None = None,
         max_body_bytes: int = MAX_JSON_BYTES,
         names_server: bool = True,
         pause: Callable[[], None] = lambda: None,
     ) -> None:
         parts = address_parts(url)
-        self._base = parts.path.rstrip("/")
-        self.address = f"{parts.scheme}://{parts.netloc}{self._base}"
+        self._base = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
+        self.address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self.max_body_bytes = max_body_bytes
         self._names_server = names_server
-        self._authorization = {"Authorization": f"Bearer {token}"} if token else {}
-        self._deadline = _Deadline(pause)
-        self._pool: urllib3.HTTPConnectionPool
-        if parts.scheme == "https":
-            context = _tls(ca, cert, key)
-            self._pool = _SecurePool(
-                parts.hostname or "", parts.port, maxsize=1, ssl_context=context, deadline=self._deadline
+        self._host = parts.hostname or ""
+        self._tls = _tls(ca, cert, key, is_pinned=fingerprint is not None) if parts.scheme == "https" else None
+        if fingerprint is not None and self._tls is None:
+            raise InvalidParameter(
+                f"expected an https address with the fingerprint of a certificate, got {self.address}"
             )
-        else:
-            self._pool = _Pool(parts.hostname or "", parts.port, maxsize=1, deadline=self._deadline)
+        self._fingerprint = fingerprint
+        self._port = parts.port or (80 if self._tls is None else 443)
+        self._fixed = {"Host": parts.netloc, "Accept-Encoding": "identity", "User-Agent": "fedbandit"}
+        self._token = token if callable(token) else None
+        if token and not callable(token):
+            self._fixed["Authorization"] = f"Bearer {token}"
+        self._pause = pause
+        self._idle: HttpConnection | None = None  # between two calls
+        self._is_closed = False
 
     @property
     def exposes_token(self) -> bool:
@@ -102,23 +103,32 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
     ) -> HttpReply:
         """The response, whatever its status; `NotReachable` if there is none within `timeout_s` for the whole call."""
-        self._deadline.begin(timeout_s)
+        until = time.monotonic() + timeout_s
+        connection, self._idle = self._idle, None
         try:
-            response = self._pool.urlopen(
-                method,
-                self._base + path,
-                body=body,
-                headers={**self._authorization, **(headers or {})},
-                timeout=urllib3.Timeout(total=timeout_s),
-                retries=False,
-                redirect=False,
-                preload_content=False,
-                decode_content=False,
-            )
-            return HttpReply(response.status, response.headers, self._read(response))
-        except (urllib3.exceptions.HTTPError, HTTPException, OSError, ValueError) as error:
-            self._deadline.give_up()
-            raise NotReachable(f"{self.address} did not answer: {_reason_of(error)}") from None
+            request = self._head(method, path, {**self._fixed, **self._current_token(), **(headers or {})}, body)
+            if connection is None or not connection.is_usable():
+                connection = self._connect(connection, until)
+            self._pause()
+            found, content = connection.request(request, body or b"", max_body_bytes=self.max_body_bytes, until=until)
+        except TooLong:
+            _close(connection)
+            raise NotReachable(f"{self.address} answered with more than {self.max_body_bytes} bytes") from None
+        except (OSError, ValueError) as error:
+            _close(connection)
+            raise NotReachable(f"{self.address} did not answer: {str(error) or type(error).__name__}") from None
+        except BaseException:
+            _close(connection)
+            raise
+        self._pause()
+        self._idle = connection
+        if self._is_closed:
+            self.close()
+        return HttpReply(found.status, found.headers, content)
+
+    def _current_token(self) -> dict[str, str]:
+        """The header of a token that may change from call to call."""
+        return {} if self._token is None else {"Authorization": f"Bearer {self._token()}"}
 
     def call(self, method: str, path: str, **options: Any) -> HttpReply:
         """The same, with a status that reports a failure raised as `NotReachable` or `Refused`."""
@@ -128,22 +138,49 @@ class HttpClient:
         raise _failure(self.address, reply, names_server=self._names_server)
 
     def close(self) -> None:
-        """Close the connection."""
-        self._pool.close()
+        """Close the connection; one that a call is using ends with the call."""
+        self._is_closed = True
+        connection, self._idle = self._idle, None
+        _close(connection)
 
-    def _read(self, response: urllib3.BaseHTTPResponse) -> bytes:
-        """The body, if it is no longer than allowed; the connection goes back to be used again."""
-        limit = self.max_body_bytes
-        data = response.read(limit + 1)
-        if len(data) > limit or (not response.closed and response.read(1)):  # a second read finds the end, and closes
-            response.close()
-            raise NotReachable(f"{self.address} answered with more than {limit} bytes")
-        response.release_conn()
-        return data
+    def _connect(self, before: HttpConnection | None, until: float) -> HttpConnection:
+        _close(before)
+        connection = HttpConnection.open(self._host, self._port, tls=self._tls, until=until, pause=self._pause)
+        if self._fingerprint is not None:
+            try:
+                self._require_pinned(connection.certificate())
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def _require_pinned(self, certificate: bytes) -> None:
+        """Before anything is sent: the server has exactly the certificate that was pinned."""
+        found = hashlib.sha256(certificate).hexdigest()
+        if found != self._fingerprint:
+            raise OSError(
+                f"its certificate has the fingerprint {found}, expected {self._fingerprint}: another server, or a "
+                f"certificate that was renewed since it was pinned"
+            )
+
+    def _head(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+        lines = [f"{method} {self._base}{path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        if body is not None:
+            lines.append(f"Content-Length: {len(body)}")
+        text = "\r\n".join(lines)
+        if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
+            raise InvalidParameter("expected headers without line breaks")
+        self._pause()
+        return f"{text}\r\n\r\n".encode("latin-1")
+
+
+def _close(connection: HttpConnection | None) -> None:
+    if connection is not None:
+        connection.close()
 
 
 class AdminClient:
-    """The administration API of a server: JSON in, JSON out."""
+    """The administration API of a server: JSON in, JSON out. No connection stays open between calls."""
 
     def __init__(self, url: str, token: str, ca_cert: str | None = None) -> None:
         check_token(token, "a token as printed by `fedbandit tokens add`; pass --token or set FEDBANDIT_TOKEN")
@@ -172,17 +209,39 @@ class AdminClient:
         if query:
             address += "?" + "&".join(f"{name}={_quoted(str(value))}" for name, value in query.items())
         if body is None:
-            return self._http.call(method, address, timeout_s=timeout_s).body
+            return self._send(method, address, timeout_s=timeout_s)
         headers = {"Content-Type": "application/json"}
-        return self._http.call(
-            method, address, timeout_s=timeout_s, body=json.dumps(body).encode(), headers=headers
-        ).body
+        return self._send(method, address, timeout_s=timeout_s, body=json.dumps(body).encode(), headers=headers)
 
     def send_upload(self, model: str, token: str, body: bytes, content_type: str) -> bytes:
         """One exchange on behalf of the agent that this token belongs to."""
         headers = {"Authorization": f"Bearer {token}", "Content-Type": content_type}
         path = api_path("models", model, "sync")
-        return self._http.call("POST", path, timeout_s=ADMIN_TIMEOUT_S, body=body, headers=headers).body
+        return self._send("POST", path, timeout_s=ADMIN_TIMEOUT_S, body=body, headers=headers)
+
+    def _send(self, method: str, path: str, **options: Any) -> bytes:
+        try:
+            return self._http.call(method, path, **options).body
+        finally:
+            self._http.close()  # a command has nobody who would close it later
+
+
+def server_fingerprint(url: str, *, ca: str | None = None, timeout_s: float = 10.0) -> bytes:
+    """SHA-256 of the certificate that the server has now; it is checked as for any other connection."""
+    parts = address_parts(url)
+    if parts.scheme != "https":
+        raise InvalidParameter(f"expected an https address, whose certificate can be pinned, got {url!r}")
+    until = time.monotonic() + timeout_s
+    try:
+        connection = HttpConnection.open(
+            parts.hostname or "", parts.port or 443, tls=_tls(ca, None, None), until=until, pause=lambda: None
+        )
+    except OSError as error:
+        raise NotReachable(f"{url} did not show its certificate: {error}") from None
+    try:
+        return hashlib.sha256(connection.certificate()).digest()
+    finally:
+        connection.close()
 
 
 # -- addresses, tokens, headers
@@ -258,7 +317,7 @@ def _failure(address: str, reply: HttpReply, *, names_server: bool) -> NotReacha
     code, message = _printable(found.get("error"), 100), _printable(found.get("message"), 500)
     text = f"{address} answered {status}{f' {code}' if code else ''}{f': {message}' if message else ''}"
     if status >= 500 or status in RETRYABLE:
-        retry_after_s = parse_retry_after(reply.headers.get("Retry-After"), datetime.now(UTC))
+        retry_after_s = parse_retry_after(reply.headers.get("retry-after"), datetime.now(UTC))
         return NotReachable(text, retry_after_s=retry_after_s)
     return Refused(text if names_server or not message else message, reason=code or f"http_{status}", status=status)
 
@@ -269,161 +328,15 @@ def _printable(value: Any, most: int) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def _reason_of(error: Exception) -> str:
-    """What happened to a connection, in the words of the system: urllib3's message without its objects."""
-    text = str(error).rpartition("): ")[2] or type(error).__name__
-    return re.sub(r"<[^<>]*\bobject at 0x[0-9a-f]+>:? ?|\bHTTPS?Connection(Pool)?\([^()]*\):? ?", "", text)
-
-
 # -- connections
 
 
-class _Deadline:
-    """When the call that is under way must be over; calls come one at a time."""
-
-    def __init__(self, pause: Callable[[], None]) -> None:
-        self.pause = pause
-        self._at = 0.0
-        self._open: socket.socket | None = None  # the last connection that was made
-
-    def begin(self, timeout_s: float) -> None:
-        """Start a new call."""
-        self._at = time.monotonic() + timeout_s
-
-    def left_s(self) -> float:
-        """Seconds that are left; `TimeoutError` when there are none."""
-        left = self._at - time.monotonic()
-        if left <= 0.0:
-            raise TimeoutError("timed out")
-        return left
-
-    def holds_for(self, connection: socket.socket) -> None:
-        """Remember the connection that is in use."""
-        self._open = connection
-
-    def give_up(self) -> None:
-        """Close what a failed call may have left open."""
-        connection, self._open = self._open, None
-        if connection is not None and connection.fileno() >= 0:
-            os.close(connection.detach())  # `close` would wait for a response object that nobody has any more
-
-
-class _Timed:
-    """Socket calls that take no longer than the deadline allows."""
-
-    deadline: _Deadline | None = None
-
-    def _limit(self) -> None:
-        if self.deadline is not None:
-            self.settimeout(self.deadline.left_s())  # type: ignore[attr-defined]
-
-    def recv_into(self, *arguments: Any) -> int:
-        self._limit()
-        n_bytes = super().recv_into(*arguments)  # type: ignore[misc]
-        if self.deadline is not None:
-            self.deadline.pause()
-        return cast("int", n_bytes)
-
-    def send(self, *arguments: Any) -> int:
-        self._limit()
-        return super().send(*arguments)  # type: ignore[misc,no-any-return]
-
-    def sendall(self, *arguments: Any) -> None:
-        self._limit()
-        super().sendall(*arguments)  # type: ignore[misc]
-
-
-class _TimedSocket(_Timed, socket.socket):
-    pass
-
-
-class _TimedTLSSocket(_Timed, ssl.SSLSocket):
-    """What a TLS context makes of a socket, by its `sslsocket_class`."""
-
-
-class _SingleWrite:
-    """Sends a request in one packet: sent apart, head and body wake the server twice."""
-
-    sock: Any
-    _held: list[bytes] | None = None
-
-    def __init__(self, *arguments: Any, deadline: _Deadline, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._deadline = deadline
-
-    def connect(self) -> None:
-        super().connect()  # type: ignore[misc]
-        if isinstance(self.sock, _Timed):
-            self.sock.deadline = self._deadline
-            self._deadline.holds_for(cast("socket.socket", self.sock))
-
-    def _new_conn(self) -> socket.socket:
-        """Connect to the first address that accepts."""
-        failure: OSError = OSError("no address was found")
-        host, port = self._dns_host, self.port  # type: ignore[attr-defined]
-        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
-            connection = _TimedSocket(family, kind, protocol)
-            try:
-                for option in self.socket_options or ():  # type: ignore[attr-defined]
-                    connection.setsockopt(*option)
-                connection.deadline = self._deadline
-                connection._limit()
-                connection.connect(address)
-                connection._limit()  # for the handshake of TLS, which keeps to the timeout as a whole
-                return connection
-            except OSError as error:
-                connection.close()
-                failure = error
-        raise failure
-
-    def request(self, *arguments: Any, **options: Any) -> None:
-        self._deadline.pause()
-        self._held = []
-        try:
-            super().request(*arguments, **options)  # type: ignore[misc]
-            whole = b"".join(self._held)
-        finally:
-            self._held = None
-        self._deadline.pause()
-        self.send(whole)
-        self._deadline.pause()
-
-    def getresponse(self) -> Any:
-        response = super().getresponse()  # type: ignore[misc]
-        self._deadline.pause()
-        return response
-
-    def putheader(self, *arguments: Any) -> None:
-        super().putheader(*arguments)  # type: ignore[misc]
-        self._deadline.pause()
-
-    def send(self, data: Any) -> None:
-        if self._held is None:
-            super().send(data)  # type: ignore[misc]
-        else:
-            self._held.append(data)
-
-
-class _Connection(_SingleWrite, urllib3.connection.HTTPConnection):
-    pass
-
-
-class _SecureConnection(_SingleWrite, urllib3.connection.HTTPSConnection):
-    pass
-
-
-class _Pool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _Connection
-
-
-class _SecurePool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _SecureConnection
-
-
-def _tls(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
+def _tls(ca: str | None, cert: str | None, key: str | None, *, is_pinned: bool = False) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca)
-        context.sslsocket_class = _TimedTLSSocket
+        if is_pinned and ca is None:  # one certificate is accepted, whoever signed it and whatever name it has
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
         if cert is not None:
             context.load_cert_chain(cert, key)
     except OSError as error:

@@ -26,13 +26,15 @@ TRAITS: Mapping[str, str] = {
     "any-rows": "an agent chooses from any rows, which may differ each time",
     "scores": "`choose` takes the row with the largest `scores(X).upper`, the first of equals",
     "ucb": "upper bounds are ⟨θ̂, x⟩ + β‖x‖_{Σ⁻¹}, on finite and infinite decision sets, with any `fb.radius` as β",
+    "certain": "`choose` takes the same row for the same rows and model, and lists the k best on request",
     "ridge": "`predict` is ridge regression on the data that the agent knows",
     "uploads": "an agent sends its sums in uploads, one at a time, and keeps each until it is answered",
     "sums": "the server's statistics are λI and every upload, and a download carries them to any agent",
     "saves": "`to_bytes` saves an agent or a server, and `fb.load` brings it back",
+    "policies": "`policy` and `explore` select how agents decide, and decisions tell their probability",
     "steps": "agents act in steps, once each (`fedbandit.algorithms.synchronous`)",
 }
-EVERY_TRAIT = frozenset(TRAITS) - {"steps"}  # of asynchronous algorithms
+EVERY_TRAIT = frozenset(TRAITS) - {"steps", "policies"}  # of asynchronous algorithms
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,10 @@ class Algorithm:
         names = {one.name for one in self.fields}
         return {name: value for name, value in numbers.items() if name in names or not names}
 
+    def traits_of(self, rule: Any) -> frozenset[str]:
+        """The traits of a rule of this entry, with its own numbers."""
+        return traits_with(self.traits, rule)
+
     @property
     def class_name(self) -> str:
         """The name of the rule's class, which stands in saved rules and in specs."""
@@ -112,8 +118,11 @@ class Algorithm:
 
     @property
     def options(self) -> dict[str, Option]:
-        """The fields that commands offer, by name; what the algorithm's name fixes is none of them."""
-        found = {one.name: one.metadata.get("option") for one in self.fields}
+        """The fields that commands offer, the rule's own first; what the algorithm's name fixes is none of them."""
+        own = vars(self.rule).get("__annotations__", {})
+        found = {
+            one.name: one.metadata.get("option") for one in sorted(self.fields, key=lambda one: one.name not in own)
+        }
         return {name: value for name, value in found.items() if isinstance(value, Option) and name not in self.fixed}
 
     @property
@@ -126,6 +135,11 @@ class Algorithm:
         """Numbers for tests by name: the entry's own name, and one for each variant."""
         own = dict(self.example)
         return {self.name: own, **{f"{self.name}-{name}": {**own, **more} for name, more in self.variants.items()}}
+
+
+def traits_with(traits: frozenset[str], rule: Any) -> frozenset[str]:
+    """Traits with those that the numbers of a rule add to them or take from them."""
+    return (traits | getattr(rule, "added_traits", frozenset())) - getattr(rule, "forgone_traits", frozenset())
 
 
 class Registry(Mapping[str, T], Generic[T]):

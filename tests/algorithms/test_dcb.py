@@ -60,6 +60,21 @@ def test_averaging_conserves_the_weight_of_every_pair():
         np.testing.assert_allclose(w.sum(axis=0), total)
 
 
+def test_when_a_pair_counts_every_agent_has_the_mean_of_the_fleet():
+    """L halvings leave a deviation of about 2^(−L/2) = (M^1.5 t)⁻²: who met whom is forgotten by then."""
+    M, n_steps = 15, 120
+    rule = DCB(dim=2, beta=0.5, mass="fleet")
+    fleet, X, y = play_steps(rule, M, n_steps)
+    n_active = n_steps - len(fleet.agents["0"].buffer)
+    assert n_active > 60
+    Sigma = np.eye(2) + np.einsum("uja,ujb->ab", X[:n_active], X[:n_active])
+    b = np.einsum("uj,uja->a", y[:n_active], X[:n_active])
+    for agent in fleet.agents.values():
+        found = unpacked(agent.active, 2)
+        np.testing.assert_allclose(found.Sigma, Sigma, atol=1e-4 * Sigma.max())
+        np.testing.assert_allclose(found.b, b, atol=1e-4 * Sigma.max())
+
+
 def test_decisions_rest_on_pairs_that_were_averaged_often_enough():
     M = 2
     fleet, _, _ = play_steps(DCB(dim=1, beta=0.5), M, 60)
@@ -216,7 +231,7 @@ def test_both_engines_refuse_rounds_that_are_no_steps():
     [(15, "paper", 299.8), (15, "fleet", 269.0), (100, "paper", 2138.0), (100, "fleet", 1934.0)],
 )
 def test_regret_in_the_authors_world_is_that_of_the_reference(n_agents, mass, expected):
-    """T = 30 000, β = 0.5; ten seeds. The reference is a mean of three, so it is off by sd/√3; four of these."""
+    """T = 30 000, β = 0.5; ten seeds. The reference is a mean of three: four standard errors of the difference."""
     pytest.importorskip("numba")
     regrets = []
     for seed in range(10):
@@ -225,4 +240,5 @@ def test_regret_in_the_authors_world_is_that_of_the_reference(n_agents, mass, ex
         regrets.append(trace.regret[-1])
         assert trace.n_messages == 30_000
         assert trace.n_scalars / 135 == pytest.approx(1.85e6, rel=0.005)
-    assert abs(np.mean(regrets) - expected) < 4 * np.std(regrets, ddof=1) / math.sqrt(3)
+    standard_error = np.std(regrets, ddof=1) * math.sqrt(1 / len(regrets) + 1 / 3)
+    assert abs(np.mean(regrets) - expected) < 4 * standard_error

@@ -2,13 +2,14 @@
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
 import fedbandit as fb
 from fedbandit.algorithms.dcb import DCB, unpacked
 from fedbandit.algorithms.dccb import DCCB
-from fedbandit.errors import InvalidParameter
+from fedbandit.errors import AlreadyObserved, FormatError, InvalidParameter
 from fedbandit.simulation.runner import new_fleet
 
 DIM = 3
@@ -100,3 +101,67 @@ def test_it_runs_in_the_simulator():
 def test_bad_numbers_are_named_errors(change):
     with pytest.raises(InvalidParameter):
         rule(**change)
+
+
+@pytest.mark.parametrize("rule", [DCB(dim=2, beta=0.5, mass="fleet"), DCCB(dim=2, beta=0.5, threshold=0.5)])
+@pytest.mark.parametrize("n_rounds", [0, 5, 4 * 40 + 2])
+def test_a_saved_fleet_goes_on_as_if_it_had_never_stopped(rule, n_rounds):
+    """Also in the middle of a step, with rewards that are not in the buffers yet."""
+    M, rng = 4, np.random.default_rng(0)
+    truth = rng.standard_normal((2, 2))  # two clusters
+    fleets = [new_fleet(rule, M), new_fleet(rule, M)]
+
+    def play(fleet, t, X, noise):
+        agent = fleet.begin_round(t, str((t - 1) % M))
+        decision = agent.choose(X)
+        reward = float(decision.x @ truth[int(agent.agent_id) % 2]) + noise
+        agent.observe(decision, reward)
+        fleet.end_round(agent, decision, reward, None)
+        return decision.index, agent.beta, agent.n_switches
+
+    def one_round(t):
+        X, noise = rng.standard_normal((4, 2)), 0.1 * rng.standard_normal()
+        return [play(fleet, t, X, noise) for fleet in fleets]
+
+    for t in range(1, n_rounds + 1):
+        one_round(t)
+    saved = fleets[1]
+    saved.server = fb.load(saved.server.to_bytes())
+    for name in list(saved.agents):
+        saved.agents[name] = fb.load(saved.agents[name].to_bytes())
+    for t in range(n_rounds + 1, n_rounds + 120):
+        first, second = one_round(t)
+        assert first == second
+    for agent, twin in zip(fleets[0].agents.values(), saved.agents.values(), strict=True):
+        np.testing.assert_array_equal(agent.active, twin.active)
+        np.testing.assert_array_equal(agent.buffer, twin.buffer)
+
+
+def test_a_decision_without_its_reward_is_saved_with_its_agent():
+    rule = DCB(dim=2, beta=0.5)
+    agent = rule.agent("0")
+    decision = agent.choose(np.eye(2))
+    loaded = fb.load(agent.to_bytes())
+    loaded.observe(decision, 1.0)
+    with pytest.raises(AlreadyObserved):
+        loaded.observe(decision, 1.0)
+    assert loaded.choose(np.eye(2)).id != decision.id
+
+
+@pytest.mark.parametrize("rule", [DCB(dim=2, beta=0.5), DCCB(dim=2, beta=0.5)])
+def test_a_damaged_state_is_a_named_error(rule):
+    for thing in (rule.agent("0"), rule.server()):
+        data = msgspec.msgpack.decode(thing.to_bytes())
+        for key in data["state"]:
+            left = {name: value for name, value in data["state"].items() if name != key}
+            with pytest.raises(FormatError, match="damaged"):
+                fb.load(msgspec.msgpack.encode({**data, "state": left}))
+    data = msgspec.msgpack.decode(rule.agent("0").to_bytes())
+    for packed in (
+        None,
+        {"shape": [3], "data": bytes(24)},
+        {"shape": [5], "data": b"\xff" * 40},
+        {"shape": [5], "data": b""},
+    ):
+        with pytest.raises(FormatError, match="damaged"):
+            fb.load(msgspec.msgpack.encode({**data, "state": {**data["state"], "active": packed}}))

@@ -153,11 +153,11 @@ def test_a_retry_counts_once_in_its_layer_and_another_content_is_refused():
     first, again = server.receive(upload), server.receive(upload)
     assert first == again and isinstance(first, LayerDownload)
     assert server.stats.n_obs == server.version == 1
-    other = LayerUpload("a", upload.incarnation, 1, upload.stats + upload.stats, 0.0, 0)
+    other = LayerUpload("a", upload.incarnation, 1, upload.stats + upload.stats, 0.0, layer=0)
     with pytest.raises(SequenceConflict):
         server.receive(other)
     with pytest.raises(InvalidInput):
-        server.receive(LayerUpload("a", upload.incarnation, 1, upload.stats, 0.0, 9))
+        server.receive(LayerUpload("a", upload.incarnation, 1, upload.stats, 0.0, layer=9))
     with pytest.raises(InvalidInput):
         server.receive(fb.Upload("a", upload.incarnation, 1, upload.stats, 0.0))
     agent.adopt(first)

@@ -25,6 +25,7 @@ import numpy as np
 import fedbandit as fb
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.messages import packed_bytes
+from fedbandit.algorithms.personal import PersonalAgent
 from fedbandit.errors import AlreadyObserved, FedbanditError, JournalFailed, NotReachable, UnknownDecision
 from tests.chaos.agent_record import DIM, MODEL, AgentRecord, RecordWriter
 from tests.chaos.decision_record import DecisionRecord, number_of
@@ -121,11 +122,26 @@ class AgentProgram:
         if not before.n_done <= rounds <= max(before.n_tried, before.n_done):
             self.violate(f"resumed at {rounds} with {before.n_done} confirmed and {before.n_tried} tried")
         self.pending = {decision.id: decision for decision in agent.pending}
+        self.blocks = agent._durable.agent.blocks
         self.n = rounds
         self.check_last_decision(before)
         self.check_decisions(agent)
+        self.check_own_sums(agent, rounds)
         # `settle` records one reward after the other: each is written to the records like any other.
         agent.pending._observe = lambda decision, reward: self.record_reward(agent, decision, int(reward))
+
+    def check_own_sums(self, agent: fb.LiveAgent, rounds: int) -> None:
+        """An agent with a parameter of its own has all that it observed; its model holds what it takes out."""
+        core = agent._durable.agent
+        if not isinstance(core, PersonalAgent):
+            return
+        with core._lock:
+            own, held, model = core.own, core.held, core.model.stats
+        rest = np.linalg.eigvalsh(model.Sigma - held.Sigma)[0]
+        if own.n_obs != rounds or not held.n_obs <= min(own.n_obs, model.n_obs) or rest < 0.0:
+            self.violate(
+                f"{own.n_obs} own observations after {rounds}, {held.n_obs} of {model.n_obs} in the model, {rest}"
+            )
 
     def reward_first(self, agent: fb.LiveAgent) -> None:
         """Observe some rewards right after a start, before any decision; not for agents with few decisions."""
@@ -225,7 +241,7 @@ class AgentProgram:
         """Observe a decision; both records are written before and after."""
         self.decisions.write(booking=number_of(decision))
         try:
-            self.attempt([decision.x.tolist()], [reward], decision.id, lambda: agent.observe(decision, reward))
+            self.attempt([self.row_in(agent, decision)], [reward], decision.id, lambda: agent.observe(decision, reward))
         except JournalFailed:
             self.decisions.write(not_booked=number_of(decision))
             raise
@@ -337,6 +353,7 @@ class AgentProgram:
                 self.timed("flush", 20.0, lambda: agent.flush(20.0))
                 self.note_model(agent)
                 report = {**agent.status().to_dict(), "n": self.n, "expected_pending": len(self.pending)}
+                report["dropped"] = agent._durable.agent.world.n_dropped
                 draft = path.with_suffix(f".{os.getpid()}")
                 draft.write_text(json.dumps(report))
                 draft.rename(path)
@@ -364,7 +381,16 @@ class AgentProgram:
         return found
 
     def row(self) -> list[float]:
-        return [float(self.rng.randint(-3, 3)) for _ in range(DIM)]
+        row, p = [0.0] * DIM, DIM // self.blocks
+        begin = p * self.rng.randrange(self.blocks)
+        row[begin : begin + p] = [float(self.rng.randint(-3, 3)) for _ in range(p)]
+        return row
+
+    def row_in(self, agent: fb.LiveAgent, decision: Decision) -> list[float]:
+        """The whole row of a decision, of which only the part in its block may be kept."""
+        row, begin = [0.0] * DIM, len(decision.x) * (decision.block or 0) if len(decision.x) < DIM else 0
+        row[begin : begin + len(decision.x)] = decision.x.tolist()
+        return row
 
     def violate(self, words: str) -> None:
         self.record.write(violation=words)

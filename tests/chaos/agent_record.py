@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from fedbandit.wire.codec import BlockSyncReply, BlockSyncRequest, SyncReply, SyncRequest, expanded_numbers, numbers_of
+
 MODEL = "chaos"
 DIM = 4
 TAIL_BYTES = 1 << 18
@@ -122,6 +124,21 @@ class AgentRecord:
 def n_packed() -> int:
     """Numbers in packed statistics."""
     return DIM * (DIM + 1) // 2 + DIM + 3
+
+
+def dense_numbers(message: SyncRequest | SyncReply) -> np.ndarray:
+    """The packed sums of a message; of one with blocks, with zeros between them."""
+    if not isinstance(message, BlockSyncRequest | BlockSyncReply):
+        return numbers_of(message)
+    K, p = message.blocks, DIM // message.blocks
+    numbers = numbers_of(message) if isinstance(message, BlockSyncReply) else expanded_numbers(message, K)
+    n_pairs = p * (p + 1) // 2
+    Sigma = np.zeros((DIM, DIM))
+    for k in range(K):
+        part = np.zeros((p, p))
+        part[np.triu_indices(p)] = numbers[k * n_pairs : (k + 1) * n_pairs]
+        Sigma[k * p : (k + 1) * p, k * p : (k + 1) * p] = part
+    return np.concatenate([Sigma[np.triu_indices(DIM)], numbers[K * n_pairs :]])
 
 
 def pack(rows: np.ndarray, rewards: np.ndarray) -> np.ndarray:

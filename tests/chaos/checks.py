@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedbandit.wire.codec import decode_reply, numbers_of
-from tests.chaos.agent_record import DIM, MODEL, AgentRecord, n_packed
+from fedbandit.wire.codec import decode_reply
+from tests.chaos.agent_record import DIM, MODEL, AgentRecord, dense_numbers, n_packed
 from tests.chaos.environment import LAM, Environment
 from tests.chaos.processes import NAMED_ERROR, ChildProcess
 
@@ -21,6 +21,10 @@ def check_counts(environment: Environment, reports: dict[str, dict[str, Any]]) -
     state = decode_reply(environment.request("GET", f"/v1/models/{MODEL}/state").data)
     model = environment.call("GET", f"/v1/models/{MODEL}")
     rows = {row["name"]: row for row in environment.call("GET", f"/v1/models/{MODEL}/agents?per_page=100")["agents"]}
+    if environment.drift is not None:
+        yield from check_epochs(environment, reports, model, rows)
+        yield from check_models(environment, state.version, state.stats)
+        return
     total = _prior()
     for name, record in environment.records.items():
         record.update()
@@ -29,12 +33,32 @@ def check_counts(environment: Environment, reports: dict[str, dict[str, Any]]) -
         total = total + seen
         if not np.array_equal(environment.traffic.sums.get(name, np.zeros(n_packed())), seen):
             yield f"{name}: the sum of its distinct uploads is not what it observed"
-    if not np.array_equal(numbers_of(state), total):
-        yield f"the model holds {numbers_of(state).tolist()}, the agents observed {total.tolist()}"
+    if not np.array_equal(dense_numbers(state), total):
+        yield f"the model holds {dense_numbers(state).tolist()}, the agents observed {total.tolist()}"
     merged = sum(row["n_uploads"] for row in rows.values())
     if not state.version == merged == model["version"] == len(environment.traffic.uploads):
         yield f"version {state.version}, {merged} uploads merged, {len(environment.traffic.uploads)} distinct ones sent"
     yield from check_models(environment, state.version, state.stats)
+
+
+def check_epochs(
+    environment: Environment, reports: dict[str, dict[str, Any]], model: dict[str, Any], rows: dict[str, dict[str, Any]]
+) -> Iterator[str]:
+    """Of a model that restarts: merged + discarded + dropped and not reported yet = observed, for each agent."""
+    traffic = environment.traffic
+    for name, record in environment.records.items():
+        record.update()
+        row, n_dropped = rows[name], reports[name]["dropped"]
+        counted = {**row, "n_obs": row["n_obs"] + row["n_discarded"] + n_dropped}
+        yield from check_agent(name, reports[name], counted, record.n_done)
+        record.seen(reports[name]["rounds"])
+        n_sent = int(traffic.sums.get(name, np.zeros(n_packed()))[-3]) + traffic.dropped[name]
+        if n_sent != row["n_obs"] + row["n_discarded"]:
+            merged, discarded = row["n_obs"], row["n_discarded"]
+            yield f"{name}: uploads brought {n_sent} observations, of which the server counted {merged}+{discarded}"
+    discarded = sum(row["n_discarded"] for row in rows.values())
+    if discarded != model["n_discarded"]:
+        yield f"the model counts {model['n_discarded']} discarded observations, its agents {discarded}"
 
 
 def check_agent(name: str, report: dict[str, Any], row: dict[str, Any], n_done: int) -> Iterator[str]:

@@ -38,7 +38,7 @@ LIMITS = {
     "FEDBANDIT_DRAIN_TIMEOUT_S": "5",
 }
 # Hostile clients made a server hold up to 490 MB; without the limit on unread replies, 779 MB.
-BOUNDS = {"server": Bound(600.0, 700), "agent": Bound(120.0, 40)}
+BOUNDS = {"server": Bound(700.0, 700), "agent": Bound(120.0, 40)}
 
 
 class Environment:
@@ -46,6 +46,13 @@ class Environment:
 
     def __init__(self, folder: Path, store: str, *, seed: int, n_agents: int, n_servers: int, pace_s: float) -> None:
         self.folder, self.store = folder, store
+        # Half of the runs have agents with parameters of their own: odd seeds on SQLite, even ones on PostgreSQL.
+        self.personal = "auto" if (seed % 2 == 1) == (store == "sqlite") else None
+        # Of the others, one in three has blocks, and one in three a model that restarts.
+        kind = "" if self.personal else ("", "blocks", "drift")[seed // 2 % 3]
+        self.n_restarts = 0  # by hand, and answered
+        self.blocks = 2 if kind == "blocks" else 1
+        self.drift = {"kind": "restart", "noise_scale": 2.0} if kind == "drift" else None
         (folder / "reports").mkdir(parents=True)
         self.admin_token = "fb_" + secrets.token_urlsafe(32)
         self.http = urllib3.PoolManager(retries=False, maxsize=2)
@@ -85,7 +92,9 @@ class Environment:
         for server, port in zip(self.servers.values(), self.ports, strict=True):
             server.start()
             self.wait_ready(port)
-        self.call("POST", "/v1/models", {"name": MODEL, "dim": DIM, "lam": LAM, "alpha": ALPHA, "beta": 0.5})
+        numbers = {"dim": DIM, "lam": LAM, "alpha": ALPHA, "beta": 0.5, "personal": self.personal, "drift": self.drift}
+        numbers |= {"blocks": self.blocks} if self.blocks > 1 else {}
+        self.call("POST", "/v1/models", {"name": MODEL, **numbers})
         self.call("POST", "/v1/models", {"name": LARGE, "dim": LARGE_DIM, "lam": LAM, "alpha": 1.0, "beta": 0.5})
         self.crowd_token = self.call("POST", f"/v1/models/{MODEL}/agents", {"name": "crowd"})["token"]
         self.recreation.begin(0)
@@ -151,6 +160,14 @@ class Environment:
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         return json.loads(self.request(method, path, **({} if body is None else {"json": body})).data)
+
+    def restart_model(self) -> None:
+        """`models restart`; it fails where the server is down, or is killed meanwhile."""
+        try:
+            self.call("POST", f"/v1/models/{MODEL}/restart")
+            self.n_restarts += 1
+        except (AssertionError, urllib3.exceptions.HTTPError):
+            return
 
     def command(self, **words: Any) -> None:
         """Publish a command to all agents, atomically."""

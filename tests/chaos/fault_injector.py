@@ -88,6 +88,8 @@ class FaultInjector:
             return self._gather(kind, action)
         if kind in ("recreate_model", "kill_in_delete"):
             return self._recreate(kind, action)
+        if kind == "restart_model":
+            return self._begin_job("restart", self._environment.restart_model)
         if kind == "kill_tool":
             return self._begin_job("tool", lambda: self._environment.tools.test(int(action.value)))
         if kind == "kill_in_burst" and self._environment.syscall_kills.missing is not None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ STRICT, WIDE, REWARD = 5.0, 1000.0, 50.0  # the reward is between the two bounds
 LAM = 1.0
 PAUSE_S = 0.1
 CALL_S = 5.0
+READY_S = 60.0
 Step = Callable[[], bool]
 
 
@@ -183,6 +185,7 @@ class ModelRecreation:
         total = prior + self.sums + self.record.update().seen(report["rounds"])
         headers = {"Authorization": f"Bearer {self._admin_token}"}
         for port in self.ports:
+            self._wait_until_ready(port)
             _, _, model = self._request("GET", port, f"/v1/models/{REMADE}", headers)
             if not model or model["reward_bound"] != self.bound:
                 yield f"the replica on {port} has another model than generation {self.generation}: {model}"
@@ -193,6 +196,15 @@ class ModelRecreation:
         yield from (f"{TENANT}: {words}" for words in self.record.violations)
 
     # -- requests
+
+    def _wait_until_ready(self, port: int) -> None:
+        """A replica that was stopped just before a checkpoint may still be starting."""
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            with suppress(urllib3.exceptions.HTTPError):
+                if self._http.request("GET", f"http://127.0.0.1:{port}/readyz", timeout=2.0).status == 200:
+                    return
+            time.sleep(0.1)
 
     def _call(self, method: str, path: str | None, body: Any = None) -> tuple[int, str, Any]:
         """As administrator; `path` is below the model, None for the list of models."""

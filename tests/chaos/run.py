@@ -55,10 +55,9 @@ class Run:
         """Run all phases; the summary, whose `violations` are empty if every check held."""
         size, n_servers = self.size, 1 if self.store == "sqlite" else 2
         fleet = {"n_agents": size.n_agents, "n_servers": n_servers}
-        plan = phases(
-            self.seed, store=self.store, **fleet, n_phases=size.n_phases, phase_s=size.phase_s, gap_s=size.gap_s
-        )
         self.environment = Environment(self.folder, self.store, seed=self.seed, **fleet, pace_s=size.pace_s)
+        timing = {"n_phases": size.n_phases, "phase_s": size.phase_s, "gap_s": size.gap_s}
+        plan = phases(self.seed, store=self.store, **fleet, **timing, restarts=self.environment.drift is not None)
         self.injector = FaultInjector(self.environment, self.note)
         self.watch = Watch(BOUNDS, self.environment.processes)
         try:
@@ -212,6 +211,8 @@ class Run:
             "agents": self.size.n_agents,
             "observations": self._n_obs(),
             "uploads": len(environment.traffic.uploads),
+            "model": {"personal": environment.personal, "blocks": environment.blocks, "drift": environment.drift},
+            "restarts": environment.n_restarts,
             "checkpoints": self._n_checkpoints,
             "process_starts": sum(child.n_starts for child in environment.children.values()),
             "named_ends_of_servers": self._n_named_ends,

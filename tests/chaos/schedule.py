@@ -70,9 +70,20 @@ def agents_with_many_pending(n_agents: int) -> list[str]:
 
 
 def phases(
-    seed: int, *, store: str, n_agents: int, n_servers: int, n_phases: int, phase_s: float, gap_s: float
+    seed: int,
+    *,
+    store: str,
+    n_agents: int,
+    n_servers: int,
+    n_phases: int,
+    phase_s: float,
+    gap_s: float,
+    restarts: bool = False,
 ) -> list[list[Action]]:
-    """The actions of every phase, in order of time. Kinds are drawn from shuffled lists, so that none is left out."""
+    """The actions of every phase, in order of time. Kinds are drawn from shuffled lists, so that none is left out.
+
+    With `restarts`, operators also restart the model, about every ten seconds.
+    """
     rng = Random(f"{seed} {store} {n_agents} {n_servers}")
     kinds: list[str] = []
     found = []
@@ -83,7 +94,13 @@ def phases(
             actions.append(_action(rng, kinds.pop(), at_s, n_agents, n_servers))
             at_s += rng.uniform(0.0, 2.0 * gap_s)
         found.append(actions)
-    return found
+    return [_with_restarts(rng, actions, phase_s) for actions in found] if restarts else found
+
+
+def _with_restarts(rng: Random, actions: list[Action], phase_s: float) -> list[Action]:
+    times = [round(rng.uniform(0.0, phase_s), 3) for _ in range(max(2, int(phase_s / 10.0)))]
+    more = [Action(at_s, "restart_model", "", 0.0, float(rng.randrange(65_536))) for at_s in times]
+    return sorted([*actions, *more], key=lambda action: action.at_s)
 
 
 def _shuffled_kinds(rng: Random, store: str) -> list[str]:

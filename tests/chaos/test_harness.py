@@ -14,8 +14,9 @@ import pytest
 
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.messages import Upload, stats_from_bytes
+from fedbandit.core.statistics import SufficientStats
 from fedbandit.wire.codec import SyncReply, encode, request_of
-from tests.chaos.agent_record import DIM, AgentRecord, RecordWriter, pack
+from tests.chaos.agent_record import DIM, AgentRecord, RecordWriter, dense_numbers, pack
 from tests.chaos.checks import _is_expected, check_agent, check_calls
 from tests.chaos.clock import Clocks
 from tests.chaos.decision_record import DecisionRecord
@@ -295,3 +296,20 @@ def test_figures_are_written_between_their_markers(tmp_path: Path) -> None:
     assert (
         "| agents killed (SIGKILL), paused | 7, 0 | 7, 0 |" in text and "| uploads merged | 12 345 | 12 345 |" in text
     )
+
+
+def test_sums_of_messages_with_blocks_are_those_of_whole_rows():
+    rows = np.array([[1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 3.0, -1.0], [0.0, 0.0, 1.0, 1.0]])
+    rewards = np.array([1.0, -2.0, 3.0])
+    for some in (slice(0, 1), slice(1, 3), slice(0, 3)):
+        stats = SufficientStats.of(rows[some], rewards[some], blocks=2)
+        request = request_of(Upload("a", "i", 1, stats, 0.0))
+        assert np.array_equal(dense_numbers(request), pack(rows[some], rewards[some]))
+
+
+def test_only_runs_with_restarts_have_them():
+    plan = {"store": "sqlite", "n_agents": 4, "n_servers": 1, "n_phases": 2, "phase_s": 30.0, "gap_s": 1.0}
+    plain, restarting = phases(4, **plan), phases(4, **plan, restarts=True)
+    assert not any(action.kind == "restart_model" for actions in plain for action in actions)
+    assert all(sum(action.kind == "restart_model" for action in actions) == 3 for actions in restarting)
+    assert [[action for action in actions if action.kind != "restart_model"] for actions in restarting] == plain

@@ -10,8 +10,8 @@ import numpy as np
 
 from fedbandit.algorithms.messages import digest_of
 from fedbandit.errors import FormatError
-from fedbandit.wire.codec import decode_reply, decode_request, numbers_of
-from tests.chaos.agent_record import MODEL, n_packed
+from fedbandit.wire.codec import decode_reply, decode_request
+from tests.chaos.agent_record import MODEL, dense_numbers, n_packed
 
 NAMELESS = "without a name"
 
@@ -25,6 +25,7 @@ class TrafficMonitor:
         self.uploads: dict[tuple[str, int], bytes] = {}
         self.incarnations: dict[str, str] = {}
         self.sums: dict[str, np.ndarray] = {}
+        self.dropped: Counter[str] = Counter()  # observations that uploads report as dropped, by agent
         self.counts: Counter[str] = Counter()
         self.violations: list[str] = []
 
@@ -43,7 +44,8 @@ class TrafficMonitor:
                 self.violations.append(f"{found.agent} changed its incarnation")
             if key not in self.uploads:
                 self.uploads[key] = found.digest
-                self.sums[found.agent] = self.sums.get(found.agent, np.zeros(n_packed())) + numbers_of(found)
+                self.sums[found.agent] = self.sums.get(found.agent, np.zeros(n_packed())) + dense_numbers(found)
+                self.dropped[found.agent] += found.dropped or 0
                 return
             self.counts["retries"] += 1
             if self.uploads[key] != found.digest:

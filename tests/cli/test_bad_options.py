@@ -29,8 +29,15 @@ from tests.live import LiveServer, running_server
 COMMANDS = commands()
 # Values that are as good as any, and keep the command busy for hours.
 ENDLESS = {("simulate", "--seeds", "1" + "0" * 30)}
+# Any finite number is a reward.
+MAY_BE_NEGATIVE = {("reward", "VALUE")}
 LOG = "\n".join(
     ["agent,reward,x,y", *(f"a{i % 3},{i * 7 % 5 / 5},{i * 3 % 11 / 11},{i * 5 % 7 / 7}" for i in range(60))]
+)
+DECISIONS = "\n".join(
+    f'{{"id": "i-{i}", "time": {i}, "agent": "a", "index": {i % 2}, "x": [{i % 2}, 1], "rows": [[0, 1], [1, 1]], '
+    f'"propensity": 0.5}}\n{{"id": "i-{i}", "time": {i}, "reward": {i * 7 % 5}}}'
+    for i in range(40)
 )
 
 
@@ -48,10 +55,13 @@ class Desk:
             "simulate": Base(["--rounds", "20", "--agents", "2", "--engine", "reference", "--json"]),
             "plan": Base(["--agents", "5", "--dim", "3", "--rounds", "1000", "--no-simulate", "--json"]),
             "study": Base(["--out", "file.txt/x"], ["bias"]),  # ends where it would begin to work
+            "evaluate": Base(["--policy", "uniform", "--json"], ["decisions.jsonl"]),
             "advise": Base(["--seeds", "2", "--rounds", "20", "--out", "advice.html", "--json"], ["log.csv"]),
             "demo": Base(["--data", "folder"]),  # not empty: ends where it would begin to work
             "serve": Base(["--port", str(busy_port)]),  # ends when it would listen
             "agent": Base([*live, "--world", "sphere", "--rounds", "3"]),
+            "reward": Base(["--json", *call], ["news", "unknown", "1"]),
+            "copy-store": Base(["--data", str(server.data_dir), "--to", "postgresql://127.0.0.1:1/none"]),  # refused
             "backup": Base(["--data", str(server.data_dir), "--out", self.new("backup")]),
             "restore": Base(["--from", "backup", "--data", self.new("data")]),
             "doctor": Base(["--json", *call]),
@@ -60,6 +70,12 @@ class Desk:
             "models show": Base(call, ["news"]),
             "models export": Base(["--output", "model.safetensors", *call], ["news"]),
             "models delete": Base(["--yes", *call], ["unknown"]),
+            "models set": Base(["--alpha", "1", "--json", *call], ["news"]),
+            "models gain": Base(["--json", *call], ["news"]),
+            "models import": Base(["--name", self.new("model"), *call], ["exported.safetensors"]),
+            "models copy": Base(call, ["news", self.new("model")]),
+            "models restart": Base(["--yes", *call], ["unknown"]),
+            "models widen": Base(["--arms", "salt", *call], ["news"]),
             "agents add": Base(call, ["news", self.new("agent")]),
             "agents list": Base(call, ["news"]),
             "agents show": Base(call, ["news", "a"]),
@@ -67,6 +83,12 @@ class Desk:
             "agents forget": Base(["--yes", *call], ["news", "unknown"]),
             "agents quarantine": Base(call, ["news", "unknown"]),
             "agents release": Base(call, ["news", "unknown"]),
+            "agents retire": Base(call, ["news", "unknown"]),
+            "agents unretire": Base(call, ["news", "unknown"]),
+            "agents prune": Base(["--json", *call], ["news"]),
+            "enrol create": Base(call, ["news"]),
+            "enrol list": Base(call, ["news"]),
+            "enrol revoke": Base(call, ["news", "unknown"]),
             "tokens add": Base(call, [self.new("token")]),
             "tokens list": Base(call),
             "tokens revoke": Base(call, ["unknown"]),
@@ -94,12 +116,15 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     (folder / "folder" / "file.txt").write_text("x")
     (folder / "file.txt").write_text("x")
     (folder / "log.csv").write_text(LOG)
+    (folder / "decisions.jsonl").write_text(DECISIONS)
     before = Path.cwd()
     with running_server(folder / "server") as server, socket.create_server(("127.0.0.1", 0)) as busy:
         os.chdir(folder)
         try:
             made = Desk(folder, server, busy.getsockname()[1])
             assert invoke(["backup", "--data", str(server.data_dir), "--out", "backup"]).status == 0
+            exported = made.bases["models export"].options[2:]
+            assert invoke(["models", "export", "news", "--output", "exported.safetensors", *exported]).status == 0
             yield made
         finally:
             os.chdir(before)
@@ -128,7 +153,8 @@ def swept(
             if (command, parameter.name, value) in ENDLESS:
                 continue
             ending = invoke(base.words(command, parameter, value))
-            problem = ending.problem or passed_over(parameter, value, ending, usual)
+            may_pass = value == "-1" and (command, parameter.name) in MAY_BE_NEGATIVE
+            problem = ending.problem or ("" if may_pass else passed_over(parameter, value, ending, usual))
             if problem:
                 found[f"{parameter.name} {value!r}"] = problem
     return found
@@ -182,7 +208,7 @@ def test_without_a_server_commands_say_so(command: str, desk: Desk) -> None:
 @pytest.mark.parametrize("command", [name for name in NEEDS_SERVER if name.startswith(("models", "agents"))])
 def test_an_unknown_model_is_named(command: str, desk: Desk) -> None:
     base = desk.bases[command]
-    if command in ("models create", "models list"):
+    if command in ("models create", "models list", "models import"):
         pytest.skip("it takes no model that exists")
     ending = invoke(Base(base.options, ["nobody-made-this", *base.arguments[1:]]).words(command))
     assert (ending.status, ending.problem) == (2, "")
@@ -192,7 +218,7 @@ def test_an_unknown_model_is_named(command: str, desk: Desk) -> None:
 @pytest.mark.parametrize("command", [name for name in NEEDS_SERVER if name.startswith("agents ") and "add" not in name])
 def test_an_unknown_agent_is_named(command: str, desk: Desk) -> None:
     base = desk.bases[command]
-    if command == "agents list":
+    if command in ("agents list", "agents prune"):
         pytest.skip("it takes no agent")
     ending = invoke(Base(base.options, ["news", "nobody"]).words(command))
     assert (ending.status, ending.problem) == (2, "")

@@ -72,10 +72,13 @@ def test_the_table_is_for_people() -> None:
         ("--world ball --actions 3", "the ball world has no n_actions"),
         ("--participation never", "expected participation"),
         ("--threshold 3", "--threshold is no option of fedlinucb, which has --alpha, --join, --refresh"),
-        ("--algorithm oful-shared --switching 1", "--switching is no option of oful-shared, which has no options"),
+        (
+            "--algorithm oful-shared --switching 1",
+            "--switching is no option of oful-shared, which has --policy, --explore",
+        ),
         (
             "--algorithm dislinucb --algorithm oful-shared --join",
-            "--join is no option of dislinucb, which has --threshold, --enrolment, --clock; oful-shared, which has",
+            "--join is no option of dislinucb, which has --threshold, --enrolment, --clock, --policy",
         ),
         ("--algorithm async-linucb --gamma-up 0.5", "expected gamma_up ≥ 1"),
         ("--min-upload 0", "expected min_upload"),

@@ -16,6 +16,7 @@ import pytest
 
 import fedbandit as fb
 from fedbandit.algorithms.messages import packed_bytes
+from fedbandit.core.counter_random import CounterRandom
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.wire import codec
 from tests.live import LiveServer, running_server
@@ -52,12 +53,28 @@ def test_the_clients_own_tests() -> None:
 
 
 def test_the_client_is_small_and_needs_nothing() -> None:
-    source = (CLIENT / "fedbandit.js").read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= 300
-    assert re.findall(r"""\bimport\b[^"'\n]*["']([^"'\n]+)""", source) == ["node:crypto"]
+    modules = {path.name: path.read_text(encoding="utf-8") for path in CLIENT.glob("*.js")}
+    assert len(modules["fedbandit.js"].splitlines()) <= 330
+    assert all(len(source.splitlines()) <= 120 for name, source in modules.items() if name != "fedbandit.js")
+    imported = re.findall(r"""\b(?:import|from)\b[ (]*["']([^"'\n]+)["']""", "\n".join(modules.values()))
+    assert {name for name in imported if not name.startswith("./")} == {"node:crypto"}
+    assert {name.removeprefix("./") for name in imported if name.startswith("./")} == set(modules) - {"fedbandit.js"}
     package = json.loads((CLIENT / "package.json").read_text(encoding="utf-8"))
+    assert set(package["files"]) == {*modules, "fedbandit.d.ts", "README.md"}
+    assert package["exports"]["."] == {"types": "./fedbandit.d.ts", "default": "./fedbandit.js"}
     assert not package.get("dependencies") and not package.get("devDependencies")
     assert package["type"] == "module" and package["license"] == "Apache-2.0" and package["private"] is False
+
+
+@needs_node
+def test_every_exported_name_has_a_type_and_no_other() -> None:
+    """Names only; `tsc` on clients/js/test/types.ts checks how they are used, where it is installed."""
+    script = "import('./fedbandit.js').then((all) => console.log(JSON.stringify(Object.keys(all))))"
+    run = subprocess.run(["node", "-e", script], cwd=CLIENT, capture_output=True, text=True, check=True, timeout=60)
+    types = (CLIENT / "fedbandit.d.ts").read_text(encoding="utf-8")
+    assert sorted(json.loads(run.stdout)) == sorted(
+        re.findall(r"^export (?:class|function) (\w+)", types, re.MULTILINE)
+    )
 
 
 class NodeAgent:
@@ -107,12 +124,15 @@ class NodeAgent:
 class PythonAgent(threading.Thread):
     """A thread that plays as one agent."""
 
-    def __init__(self, server: LiveServer, name: str, token: str, *, seed: int, rounds: int) -> None:
+    def __init__(
+        self, server: LiveServer, name: str, token: str, *, seed: int, rounds: int, dim: int = DIM, blocks: int = 1
+    ) -> None:
         super().__init__(daemon=True)
         self.server, self.agent, self.token = server, name, token
         self.rng = np.random.default_rng(seed)
         self.rounds = rounds
-        self.total = SufficientStats.zeros(DIM)
+        self.dim, self.blocks = dim, blocks
+        self.total = SufficientStats.zeros(dim, blocks)
         self.connected, self.may_begin = threading.Event(), threading.Event()
         self.error: BaseException | None = None
 
@@ -131,16 +151,44 @@ class PythonAgent(threading.Thread):
             self.connected.set()
             self.may_begin.wait(60)
             for _ in range(self.rounds):
-                decision = agent.choose(self.rng.integers(-3, 4, (4, DIM)).astype(float))
+                decision = self._decide(agent)
                 reward = float(decision.x[0] - decision.x[1] + self.rng.integers(-1, 2))
                 agent.observe(decision, reward)
-                self.total = self.total + SufficientStats.of([decision.x], [reward])
+                self.total = self.total + self._sums_of(decision, reward)
                 time.sleep(float(self.rng.uniform(0.0, 0.006)))
             agent.flush(timeout_s=60.0)
+
+    def _decide(self, agent: fb.LiveAgent) -> fb.Decision:
+        if self.blocks == 1:
+            return agent.choose(self.rng.integers(-3, 4, (4, self.dim)).astype(float))
+        return agent.choose_context(self.rng.integers(-3, 4, self.dim // self.blocks).astype(float), bias=False)
+
+    def _sums_of(self, decision: fb.Decision, reward: float) -> SufficientStats:
+        if decision.block is None:
+            return SufficientStats.of([decision.x], [reward])
+        return SufficientStats.of_blocks(np.array([decision.block]), decision.x[None], np.array([reward]), self.blocks)
 
 
 def state_of(server: LiveServer) -> codec.SyncReply:
     return codec.decode_reply(server.request("GET", "/v1/models/news/state").data)
+
+
+@needs_node
+def test_agents_of_both_languages_draw_the_same(tmp_path: Path) -> None:
+    """A Node agent under a policy that draws at random tells what a Python agent with its names tells."""
+    with running_server(tmp_path) as server:
+        server.add_model("news", dim=DIM, alpha=0.5, beta=0.5, policy="inverse-gap", explore=0.25, policy_seed=5)
+        token = server.add_agent("news", "js-1")
+        with NodeAgent(server, "js-1", token, seed=3, rounds=40) as agent:
+            agent.begin()
+            result = agent.result()
+        assert server.show("news")["n_obs"] == 40
+    told = result["told"]
+    assert len(told) == 40 and {each["policy"] for each in told} == {"inverse-gap"}
+    assert all(0 < each["propensity"] < 1 for each in told)
+    coin = CounterRandom(seed=5, agent_id="js-1", incarnation=result["incarnation"], purpose="explore")
+    explored = [each for each in told if coin.uniform(each["number"], 0) < 0.25]
+    assert explored and all(each["index"] == coin.index(each["number"], 4, 1) for each in explored)
 
 
 @needs_node
@@ -185,5 +233,46 @@ def test_a_mixed_fleet_counts_every_observation_once(tmp_path: Path) -> None:
     expected = np.frombuffer(packed_bytes(total)) + sum(np.array(result["total"]) for result in results)
     assert np.array_equal(codec.numbers_of(reply), expected)
     assert shown["n_obs"] == 60 + 5 * ROUNDS
+    assert all(result["unsent"] == 0 and result["inFlight"] is None for result in results[1:])
+    assert all(result["uploads"] > 0 for result in results), "the trigger was at work"
+
+
+@needs_node
+def test_a_mixed_fleet_on_a_model_with_blocks_counts_every_observation_once(tmp_path: Path) -> None:
+    """Agents of both languages, by rows and by context, arms left out; one Node agent is resumed, the server dies.
+
+    Whole numbers add exactly, so the server's sums by block are λI and everybody's data, to the last bit.
+    """
+    size = {"dim": 12, "blocks": 4}
+    with running_server(tmp_path) as server:
+        server.add_model("news", **size, arms=["tea", "milk", "bread", "jam"], alpha=0.5, beta=0.5)
+        tokens = {name: server.add_agent("news", name) for name in ("py-1", "js-1", "js-2")}
+        state = {"state": str(tmp_path / "js-2.json"), "dim": 12}
+        with NodeAgent(server, "js-2", tokens["js-2"], seed=3, rounds=60, flush=False, **state) as agent:
+            agent.begin()
+            first = agent.result()
+
+        python = PythonAgent(server, "py-1", tokens["py-1"], seed=1, rounds=ROUNDS, **size)
+        python.start()
+        assert python.connected.wait(60), repr(python.error)
+        with (
+            NodeAgent(server, "js-1", tokens["js-1"], seed=11, rounds=ROUNDS, dim=12) as one,
+            NodeAgent(server, "js-2", tokens["js-2"], seed=13, rounds=ROUNDS, **state) as two,
+        ):
+            for player in (python, one, two):
+                player.begin()
+            time.sleep(0.3)
+            server.kill()
+            server.start()
+            results = [first, one.result(), two.result()]
+        python.join(120)
+        assert not python.is_alive()
+        assert python.error is None, repr(python.error)
+        reply, shown = state_of(server), server.show("news")
+    assert isinstance(reply, codec.BlockSyncReply) and reply.blocks == 4
+    total = SufficientStats.prior(dim=12, lam=1.0, blocks=4) + python.total
+    expected = np.frombuffer(packed_bytes(total)) + sum(np.array(result["total"]) for result in results)
+    assert np.array_equal(codec.numbers_of(reply), expected)
+    assert shown["n_obs"] == 60 + 3 * ROUNDS
     assert all(result["unsent"] == 0 and result["inFlight"] is None for result in results[1:])
     assert all(result["uploads"] > 0 for result in results), "the trigger was at work"

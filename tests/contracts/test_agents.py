@@ -23,18 +23,18 @@ def pairs(contracts: list[Any]) -> list[Any]:
         pytest.param(name, each, id=f"{each.name}-{name}")
         for each in contracts
         for name, (entry, _) in EXAMPLES.items()
-        if each.applies_to(entry.traits)
+        if each.applies_to(entry.traits_of(make_rule(name)))
     ]
 
 
 @pytest.mark.parametrize(("name", "contract"), pairs(ANY_AGENT))
 def test_any_agent(name, contract):
-    contract.check(Subject(make_rule(name), EXAMPLES[name][0].traits))
+    contract.check(Subject(make_rule(name), EXAMPLES[name][0].traits_of(make_rule(name))))
 
 
 @pytest.mark.parametrize(("name", "contract"), pairs(UCB_AGENT))
 def test_ucb_agent(name, contract):
-    contract.check(Subject(make_rule(name), EXAMPLES[name][0].traits))
+    contract.check(Subject(make_rule(name), EXAMPLES[name][0].traits_of(make_rule(name))))
 
 
 def test_the_suite_runs_every_registered_algorithm():
@@ -60,8 +60,8 @@ class Forgetful(FedLinUCBAgent):
         return None if self.in_flight is not None else super()._absorb(x, reward)
 
     def _best(self, X):
-        index, version = super()._best(X)
-        return (index + 1) % len(X), version
+        index, version, score = super()._best(X)
+        return (index + 1) % len(X), version, score
 
 
 @dataclass(frozen=True, kw_only=True)

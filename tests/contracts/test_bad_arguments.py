@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -108,6 +109,14 @@ def a_log() -> Any:
     return log_from_arrays(rng.standard_normal((60, 2)), rng.standard_normal(60), agents=np.arange(60) % 2)
 
 
+def connect_in_a_loop(**options: Any) -> None:
+    async def application() -> None:
+        async with fb.aconnect(**options):
+            pass
+
+    asyncio.run(application())
+
+
 CASES: dict[str, Case] = {
     "FedLinUCB": Case(
         fb.FedLinUCB,
@@ -127,7 +136,15 @@ CASES: dict[str, Case] = {
     "DELB": Case(fb.DELB, {"dim": 2, "n_steps": 2, "C": 0.5}, on_a_fixed_set),
     "FedPE": Case(
         fb.FedPE,
-        {"dim": 2, "n_arms": 2, "n_steps": 2, "parameters": "shared", "shortest": 0.5, "delta": 0.1},
+        {
+            "dim": 2,
+            "n_arms": 2,
+            "n_steps": 2,
+            "parameters": "shared",
+            "shortest": 0.5,
+            "delta": 0.1,
+            "width_factor": 10.0,
+        },
         on_fixed_features,
     ),
     "CLUB": Case(fb.CLUB, {**RULE, "lam": 1.0, "edge_width": 1.0, "density": 3.0, "seed": 0}, a_run),
@@ -237,6 +254,12 @@ CASES: dict[str, Case] = {
         | {"durability": "fast", "sync": "inline", "refresh_after_s": 1.0, "timeout_s": 1.0, "min_upload": 1}
         | {"max_pending": 10, "keep_mb": 1.0, "rejoin": False, "ca": None, "cert": None, "key": None},
     ),
+    "aconnect": Case(
+        connect_in_a_loop,
+        {"url": "http://127.0.0.1:9", "model": "m", "token": "fb_" + "x" * 43, "agent": "a", "sync": "inline"}
+        | {"offline_ok": True, "settings": {"dim": 2, "beta": 1.0}},
+    ),
+    "slots": Case(fb.slots, {"directory": "state", "n": 2, "token": None, "agent": None, "wait_s": 1.0}),
     "log_from_arrays": Case(
         log_from_arrays,
         {"x": np.eye(2), "rewards": [0.0, 1.0], "agents": [0, 1], "propensities": [0.5, 0.5], "offers": None}

@@ -6,10 +6,15 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
+from fedbandit.algorithms.messages import Upload, digest_of, packed_bytes, stats_from_bytes
+from fedbandit.core import drift as drifts
+from fedbandit.core.group_sums import NO_GROUPS, GroupSums, RewardSums
+from fedbandit.core.statistics import SufficientStats
 from fedbandit.errors import (
     AlreadyExists,
     DimensionMismatch,
     Forbidden,
+    LaterEpoch,
     ModelChanged,
     SequenceConflict,
     SequenceGap,
@@ -22,6 +27,7 @@ from fedbandit.service.exchange.ledger import Acknowledged
 from fedbandit.service.stores.base import (
     MAX_EVENTS,
     MAX_SAMPLES,
+    Contact,
     Event,
     FleetSummary,
     HistoryEntry,
@@ -29,6 +35,7 @@ from fedbandit.service.stores.base import (
     Sample,
     Store,
 )
+from fedbandit.service.stores.checkpoints import MAX_CHECKPOINTS, Checkpoint
 from fedbandit.service.stores.memory import MemoryStore
 from fedbandit.service.stores.postgres import PostgresStore
 from fedbandit.service.stores.sqlite.store import SqliteStore
@@ -55,8 +62,8 @@ async def store(request, tmp_path) -> AsyncIterator[Store]:
     await made.close()
 
 
-async def fleet(store: Store, *agents: str, model: str = "news", dim: int = 3) -> None:
-    await store.create(settings(model, dim=dim), uid=f"uid-{model}", now=NOW)
+async def fleet(store: Store, *agents: str, model: str = "news", dim: int = 3, **changes) -> None:
+    await store.create(settings(model, dim=dim, **changes), uid=f"uid-{model}", now=NOW)
     for agent in agents:
         await store.enroll(model, agent, token_of(agent, model), now=NOW)
 
@@ -449,6 +456,17 @@ async def test_history_is_kept_in_order(store):
     assert await store.samples("news") == [sample(1), sample(2)]
 
 
+async def test_a_contact_moves_last_seen_forwards_only(store):
+    await fleet(store, "a", "b")
+    await store.record([HistoryEntry("uid-news", Contact("a", NOW)), HistoryEntry("uid-news", Contact("nobody", NOW))])
+    await store.record([HistoryEntry("uid-news", Contact("a", NOW - 5)), HistoryEntry("gone", Contact("b", NOW))])
+    assert ((await store.agent("news", "a")).last_seen, (await store.agent("news", "b")).last_seen) == (NOW, None)
+    await store.merge("news", [upload("a")], now=NOW + 7)
+    await store.record([HistoryEntry("uid-news", Contact("a", NOW + 1))])
+    assert (await store.agent("news", "a")).last_seen == NOW + 7
+    assert (await store.fleet("news", since=NOW)).n_active == 1
+
+
 async def test_history_is_bounded(store):
     await fleet(store)
     for begin in range(0, 3 * MAX_SAMPLES, 200):
@@ -461,6 +479,101 @@ async def test_history_is_bounded(store):
     assert samples[-1] == sample(3 * MAX_SAMPLES - 1)
     assert [item.at for item in samples] == sorted(item.at for item in samples)
     assert samples[0].at < MAX_SAMPLES  # the old ones are sparse, not gone
+
+
+def checkpoint(n_obs: int, *, version: int | None = None, generation: int = 0) -> Checkpoint:
+    packed = settings().prior()[:-24] + np.array([n_obs, 0.0, 0.0]).tobytes()
+    return Checkpoint(float(n_obs), n_obs if version is None else version, generation, n_obs, packed)
+
+
+async def keep(store, *checkpoints):
+    await store.record([HistoryEntry("uid-news", item) for item in checkpoints])
+    return await store.checkpoints("news")
+
+
+async def test_a_few_checkpoints_are_kept_spread_over_the_data(store):
+    await fleet(store)
+    assert await store.checkpoints("news") == []
+    for begin in range(1, 3_001, 100):
+        await keep(store, *(checkpoint(n) for n in range(begin, begin + 100)))
+    found = await store.checkpoints("news")
+    counts = [item.n_obs for item in found]
+    assert len(counts) == MAX_CHECKPOINTS and counts == sorted(counts)
+    assert found[-1] == checkpoint(counts[-1])
+    gaps = np.diff([0, *counts, 3_000])
+    assert gaps.max() <= 3_000 / 5
+    await store.delete("news")
+    await fleet(store)
+    assert await store.checkpoints("news") == []
+
+
+async def test_checkpoints_from_before_data_were_taken_out_are_dropped(store):
+    await fleet(store)
+    assert await keep(store, checkpoint(10), checkpoint(20)) == [checkpoint(10), checkpoint(20)]
+    assert await keep(store, checkpoint(30, version=15)) == [checkpoint(10), checkpoint(20)]  # of a slower replica
+    taken_out = checkpoint(15, version=21, generation=1)
+    assert await keep(store, taken_out) == [taken_out]
+    restarted = checkpoint(5, version=22, generation=1)
+    assert await keep(store, restarted) == [restarted]
+
+
+async def test_the_sums_that_count_come_with_most_observations_first(store):
+    await fleet(store, "a", "b", "c", "d")
+    await merged(store, upload("a"), upload("b"), upload("b", 2), upload("c"))
+    await store.quarantine("news", "c", on=True, now=NOW)
+    found = await store.counted_sums("news", limit=10)
+    assert [(item.name, item.n_obs) for item in found] == [("b", 8), ("a", 4)]
+    assert found[0].packed == await store.contribution("news", "b")
+    assert [item.name for item in await store.counted_sums("news", limit=1)] == ["b"]
+    with pytest.raises(UnknownModel):
+        await store.counted_sums("nowhere", limit=1)
+    with pytest.raises(UnknownModel):
+        await store.checkpoints("nowhere")
+
+
+# -- rewards by group
+
+
+def grouped(agent: str = "a", sequence: int = 1, *, control: float = 1.0, treatment: float = 2.0):
+    groups = GroupSums(RewardSums(1, control, control**2), RewardSums(2, treatment, treatment**2))
+    return upload(agent, sequence)._replace(groups=groups)
+
+
+def sums(groups: GroupSums) -> tuple[int, float, int, float]:
+    return groups.control.n_obs, groups.control.reward_sum, groups.treatment.n_obs, groups.treatment.reward_sum
+
+
+async def test_rewards_by_group_are_merged_once_and_taken_out_with_their_agent(store):
+    await fleet(store, "a", "b")
+    assert (await store.load("news")).groups == NO_GROUPS
+    first = grouped()
+    found = await merged(store, first, first, grouped("b", control=4.0))
+    assert sums(found.model.groups) == (2, 5.0, 4, 4.0)
+    await merged(store, first, upload("a", 2))  # a retry, and an upload without groups
+    await merged(store, grouped("a", 3, treatment=7.0))
+    assert sums((await store.load("news")).groups) == (3, 6.0, 6, 11.0)
+    await store.quarantine("news", "b", on=True, now=NOW)
+    assert sums((await store.load("news")).groups) == (2, 2.0, 4, 9.0)
+    await merged(store, grouped("b", 2, control=10.0))  # counted for the agent, not for the model
+    assert sums((await store.state("news")).model.groups) == (2, 2.0, 4, 9.0)
+    await store.quarantine("news", "b", on=False, now=NOW)
+    assert sums((await store.load("news")).groups) == (4, 16.0, 8, 13.0)
+    await store.forget("news", "b", now=NOW)
+    assert sums((await store.load("news")).groups) == (2, 2.0, 4, 9.0)
+    assert sums((await store.models())[0].groups) == (2, 2.0, 4, 9.0)
+    await store.forget("news", "a", now=NOW)
+    assert (await store.load("news")).groups == NO_GROUPS
+
+
+async def test_retired_agents_that_are_folded_keep_their_rewards_by_group(store):
+    await fleet(store, "a", "b", "c")
+    await merged(store, grouped(), grouped("b", control=4.0), grouped("c", control=16.0))
+    for name in "ab":
+        await store.retire("news", name, on=True, now=NOW)
+    assert await store.fold_retired("news", before=NOW + 1, token_hash=b"f" * 32, now=NOW) == 2
+    assert sums((await store.load("news")).groups) == (3, 21.0, 6, 6.0)
+    await store.forget("news", "c", now=NOW)  # recomputed from all rows
+    assert sums((await store.load("news")).groups) == (2, 5.0, 4, 4.0)
 
 
 # -- the fleet in a few numbers
@@ -487,10 +600,12 @@ async def test_a_fleet_is_counted(store):
 
 async def test_an_upload_that_was_checked_for_another_model_of_this_name_is_not_merged(store):
     await fleet(store, "a")
-    refused = await outcome(store, upload()._replace(uid="the one before"))
+    refused = await outcome(store, upload()._replace(settings_id="the one before"))
     assert isinstance(refused, ModelChanged)
     assert (await store.state("news")).packed == folded()
-    assert await outcome(store, upload()._replace(uid="uid-news")) == Acknowledged(1, True)
+    assert await outcome(store, upload()._replace(settings_id=(await store.load("news")).settings_id)) == Acknowledged(
+        1, True
+    )
 
 
 async def test_a_name_with_a_nul_names_nothing(store):
@@ -505,3 +620,176 @@ async def test_a_name_with_a_nul_names_nothing(store):
     with pytest.raises(UnknownAgent):
         await store.forget("news", "a\0", now=NOW)
     assert await store.drop_token("a\0") is False
+
+
+# -- changed settings
+
+
+async def test_settings_change_only_from_what_was_read(store):
+    await fleet(store, "a")
+    before = (await store.load("news")).settings
+    after = before.changed({"beta": 0.125})
+    await store.merge("news", [upload("a")], now=NOW)
+    old = await store.state("news")
+    assert await store.configure("news", before, after)
+    assert not await store.configure("news", before, before.changed({"beta": 9.0}))
+    found = await store.state("news")
+    assert found.model.settings == after and found.packed == old.packed
+    assert (found.model.uid, found.model.version) == (old.model.uid, old.model.version)
+    assert found.model.settings_id != old.model.settings_id
+    with pytest.raises(UnknownModel):
+        await store.configure("nothing", before, after)
+
+
+async def test_an_upload_that_was_checked_by_other_settings_is_not_merged(store):
+    await fleet(store, "a")
+    model = await store.load("news")
+    checked = upload("a")._replace(settings_id=model.settings_id)
+    await store.configure("news", model.settings, model.settings.changed({"beta": 0.125}))
+    refused = (await store.merge("news", [checked], now=NOW)).outcomes[0]
+    assert isinstance(refused, ModelChanged)
+    again = checked._replace(settings_id=(await store.load("news")).settings_id)
+    assert (await store.merge("news", [again], now=NOW)).n_merged == 1
+
+
+# -- renewed tokens
+
+
+async def test_a_renewed_token_may_stay_valid_for_a_while(store):
+    await fleet(store, "a")
+    before, new = upload("a"), b"n" * 32
+    await store.enroll("news", "a", new, now=NOW, renew=True, old_until=NOW + 10)
+    assert (await store.find_token(before.token_hash)).until == NOW + 10
+    assert (await store.find_token(new)).until is None
+    assert (await store.merge("news", [before], now=NOW + 9)).n_merged == 1
+    late = (await store.merge("news", [upload("a", 2)], now=NOW + 10)).outcomes[0]
+    assert isinstance(late, Forbidden)
+    assert (await store.merge("news", [upload("a", 2)._replace(token_hash=new)], now=NOW + 10)).n_merged == 1
+    await store.enroll("news", "a", b"m" * 32, now=NOW, renew=True)  # at once
+    assert (await store.find_token(new), await store.find_token(before.token_hash)) == (None, None)
+    await store.enroll("news", "a", b"k" * 32, now=NOW, renew=True, old_until=NOW + 10)
+    await store.delete("news")
+    assert (await store.find_token(b"m" * 32), await store.find_token(b"k" * 32)) == (None, None)
+
+
+async def test_revoking_ends_both_tokens(store):
+    await fleet(store, "a")
+    await store.enroll("news", "a", b"n" * 32, now=NOW, renew=True, old_until=NOW + 10)
+    await store.revoke("news", "a", now=NOW)
+    outcomes = (await store.merge("news", [upload("a"), upload("a")._replace(token_hash=b"n" * 32)], now=NOW)).outcomes
+    assert all(isinstance(found, Unauthenticated) for found in outcomes)
+
+
+# -- epochs
+
+RESTART = drifts.Restart(0.5, server_block=8)
+
+
+async def books(store):
+    """Merged and discarded, by the model and by its agents."""
+    model = await store.load("news")
+    agents = (await store.agents("news", PageQuery())).agents
+    assert model.n_discarded == sum(agent.n_discarded for agent in agents)
+    assert model.clock == sum(agent.n_obs for agent in agents)
+    return model.clock, model.n_discarded
+
+
+async def test_a_restart_begins_an_epoch_and_discards_what_was_made_before(store):
+    await fleet(store, "a", "b")
+    await merged(store, upload("a"), upload("b"))
+    before = await store.load("news")
+    after = await store.restart("news", now=NOW)
+    assert (after.epoch, after.version, after.generation) == (1, before.version + 1, before.generation + 1)
+    assert (await store.state("news")).packed == folded() and after.n_obs == 0
+    assert await store.contribution("news", "a") is None and await store.counted_sums("news", limit=5) == []
+    late = await merged(store, upload("a", 2, dropped=3))
+    assert late.outcomes == [Acknowledged(2, True, outcome="older_epoch", discarded=7)] and late.packed == folded()
+    assert (await merged(store, upload("a", 2, dropped=3))).outcomes == [Acknowledged(2, False, discarded=7)]
+    assert await books(store) == (8, 7)
+    fresh = upload("a", 3, epoch=1)
+    assert (await merged(store, fresh)).packed == folded(fresh)
+    assert await books(store) == (12, 7)
+    assert await store.contribution("news", "a") == fresh.numbers.tobytes()
+
+
+async def test_forgetting_and_quarantine_see_the_sums_of_this_epoch_only(store):
+    await fleet(store, "a", "b")
+    await merged(store, upload("a"), upload("b"))
+    await store.restart("news", now=NOW)
+    mine, other = upload("a", 2, epoch=1), upload("b", 2, epoch=1)
+    await merged(store, mine, other)
+    await store.quarantine("news", "a", on=True, now=NOW)
+    assert (await store.state("news")).packed == folded(other)
+    await store.quarantine("news", "a", on=False, now=NOW)
+    assert (await store.state("news")).packed == folded(mine, other)
+    await store.forget("news", "b", now=NOW)
+    assert (await store.state("news")).packed == folded(mine)
+    assert (await store.agent("news", "b")).n_discarded == 0
+
+
+async def test_an_alarm_restarts_once_and_is_discarded(store):
+    await fleet(store, "a", "b", drift=RESTART)
+    await merged(store, upload("a"))
+    batch = await merged(store, upload("a", 2, alarm=True), upload("b", 1), upload("b", 2, alarm=True))
+    assert [(found.outcome, found.discarded) for found in batch.outcomes] == [
+        ("change_alarm", 4),
+        ("older_epoch", 8),
+        ("older_epoch", 8),
+    ]
+    assert batch.model.epoch == 1 and batch.packed == folded() and [who for who, _ in batch.restarts] == ["a"]
+    assert await books(store) == (4, 12)
+
+
+async def test_the_server_finds_a_change_over_many_batches(store):
+    await fleet(store, "a", drift=RESTART)
+    rng = np.random.default_rng(0)
+    epochs = []
+    for sequence in range(1, 41):
+        X = rng.standard_normal((4, 3))
+        y = X @ np.ones(3) * (1 if sequence <= 20 else -1) + 0.1 * rng.standard_normal(4)
+        made = incoming("a", sequence, epoch=epochs[-1] if epochs else 0)
+        stats = packed_bytes(SufficientStats.of(X, y))
+        made = made._replace(numbers=np.frombuffer(stats, dtype="<f8"), digest=digest_of(stats))
+        epochs.append((await merged(store, made)).model.epoch)
+    assert epochs[19] == 0 and epochs[-1] == 1 and epochs.index(1) <= 24
+    assert await books(store) == (160, 0)
+
+
+async def test_the_alarm_of_an_agent_in_quarantine_restarts_nothing(store):
+    await fleet(store, "a", drift=RESTART)
+    await store.quarantine("news", "a", on=True, now=NOW)
+    batch = await merged(store, upload("a", 1, alarm=True))
+    assert batch.model.epoch == 0 and batch.outcomes == [Acknowledged(1, True, excluded=True)]
+
+
+async def test_a_later_epoch_is_refused_unless_agents_may_restart_the_model(store):
+    await fleet(store, "a")
+    assert isinstance(await outcome(store, upload("a", 1, epoch=1)), LaterEpoch)
+    await store.restart("news", now=NOW)
+    assert await outcome(store, upload("a", 1, epoch=1)) == Acknowledged(1, True)
+    await store.create(settings("ads", drift=RESTART), uid="uid-ads", now=NOW)
+    await store.enroll("ads", "a", token_of("a", "ads"), now=NOW)
+    late = incoming("a", 1, token=token_of("a", "ads"), epoch=3)
+    assert (await store.merge("ads", [late], now=NOW)).model.epoch == 3
+
+
+async def test_discounted_sums_are_those_of_the_library(store):
+    discount = drifts.Discount(10.0)
+    await fleet(store, "a", "b", drift=discount)
+    rule = settings(drift=discount).rule()
+    server = rule.server()
+    clock = 0
+    for agent, sequence in (("a", 1), ("b", 1), ("a", 2), ("b", 2)):
+        made = upload(agent, sequence, clock=clock)
+        stats = stats_from_bytes(made.numbers.tobytes(), 3)
+        batch = await merged(store, made)
+        server.receive(Upload(agent, "life-1", sequence, stats, 0.5, clock=clock))
+        clock = batch.model.clock - 2
+        assert batch.model.clock == server.clock
+        np.testing.assert_allclose(np.frombuffer(batch.packed), np.frombuffer(packed_bytes(server.stats)), rtol=1e-12)
+    state = np.frombuffer((await store.state("news")).packed)
+    parts = [np.frombuffer(await store.contribution("news", agent)) for agent in "ab"]
+    np.testing.assert_allclose(np.frombuffer(folded()) + parts[0] + parts[1], state, rtol=1e-12, atol=1e-12)
+    await store.forget("news", "b", now=NOW)
+    rest = np.frombuffer((await store.state("news")).packed)
+    np.testing.assert_allclose(rest, np.frombuffer(folded()) + parts[0], rtol=1e-12, atol=1e-12)

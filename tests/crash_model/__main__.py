@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 from tests.crash_model.history import OFF, Outcome, histories, plan_of
 
@@ -42,12 +43,12 @@ class Total:
         )
 
 
-def run(seeds: range, off: frozenset[str]) -> Total:
-    """Run the histories of these seeds."""
+def run(seeds: range, off: frozenset[str], **model: Any) -> Total:
+    """Run the histories of these seeds; `model` is what their models have, as `Server.model_has` takes it."""
     total, began = Total(), time.process_time()
-    with histories() as runner:
+    with histories(**model) as runner:
         for seed in seeds:
-            outcome = runner.run(plan_of(seed, off), off)
+            outcome = runner.run(plan_of(seed, off, restarts=model.get("drift") is not None), off)
             total.n_histories += 1
             total.n_steps += outcome.n_steps
             total.n_hits += outcome.n_hits
@@ -57,10 +58,10 @@ def run(seeds: range, off: frozenset[str]) -> Total:
     return total
 
 
-def replay(seed: int, off: frozenset[str]) -> int:
+def replay(seed: int, off: frozenset[str], **model: Any) -> int:
     """Run one history, and shrink it if it fails."""
-    with histories() as runner:
-        plan = plan_of(seed, off)
+    with histories(**model) as runner:
+        plan = plan_of(seed, off, restarts=model.get("drift") is not None)
         outcome = runner.run(plan, off)
         print(plan)
         if not outcome.failure:

@@ -10,15 +10,15 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from fedbandit.algorithms.decision import Decision
+from fedbandit.algorithms.messages import n_packed
 from fedbandit.errors import NotReachable, Refused
 from fedbandit.sdk import LiveAgent, open_agent
 from fedbandit.sdk.sync_client import Backoff
 from fedbandit.sdk.transport import TransportReply
 from fedbandit.wire import codec
-from tests.crash_model.accounting import LENGTH, Failure
+from tests.crash_model.accounting import Failure, Key
 from tests.crash_model.seams import Files, Killed, Process, read_tree, running
-from tests.crash_model.server import MODEL, Reply
-from tests.crash_model.virtual import Key
+from tests.crash_model.server import DIM, MODEL, Reply, Server
 
 if TYPE_CHECKING:
     from tests.crash_model.world import World
@@ -129,6 +129,8 @@ class Memory:
     """The expected state of a device; it is copied with the device's directory."""
 
     line: list[int] = field(default_factory=list)  # observations that are in no sent upload, in order
+    dropped: list[int] = field(default_factory=list)  # of an earlier epoch, and not reported in a sent upload
+    epoch: int = 0
     n_rounds: int = 0
     incarnation: str = ""
     settings: str = ""
@@ -139,11 +141,17 @@ class Memory:
     weak: set[str] = field(default_factory=set)  # of these, those that a failing disk may not have stored
     settled: dict[str, int] = field(default_factory=dict)  # decision -> observation, or −1 where it expired
 
+    @property
+    def unsent(self) -> set[int]:
+        """All that no sent upload has or reports."""
+        return {*self.line, *self.dropped}
+
     def copy(self) -> Memory:
         """A copy."""
         return replace(
             self,
             line=list(self.line),
+            dropped=list(self.dropped),
             sent=set(self.sent),
             waiting=dict(self.waiting),
             weak=set(self.weak),
@@ -163,6 +171,7 @@ class Device:
         self.held: set[int] = set()  # as of the last check
         self.kept: set[int] = set()  # of these, only in answered uploads
         self.has_worked = True  # since the last check: the state of an agent changes by its own calls only
+        self.has_failed_disk = False  # a write of some call may have failed
         self.is_copied = False  # there is, or was, another process on a copy of this state
         self.is_damaged = False  # files were changed from outside
         self.kept_aside: tuple[Files, Memory] | None = None
@@ -193,7 +202,7 @@ class Device:
                 durability=self.options.durability,
                 sync=self.options.sync,
                 min_upload=self.options.min_upload,
-                keep_mb=8 * LENGTH * self.options.n_kept / (1 << 20),
+                keep_mb=8 * n_packed(DIM * Server.blocks, Server.blocks) * self.options.n_kept / (1 << 20),
                 refresh_after_s=600.0,
                 rejoin=rejoin,
                 backoff=Backoff(Random(0)),

@@ -115,8 +115,19 @@ class Outcome:
         return re.sub(r"^[abc] |[0-9]+", "", self.failure)[:40]
 
 
-def plan_of(seed: int, off: frozenset[str] = frozenset(OFF)) -> Plan:
-    """The history of a seed."""
+def plan_of(seed: int, off: frozenset[str] = frozenset(OFF), *, restarts: bool = False) -> Plan:
+    """The history of a seed; with `restarts`, operators restart the model now and then."""
+    plan = _plan_of(seed, off)
+    if not restarts:
+        return plan
+    rng, steps = Random(f"{seed} restarts"), list(plan.steps)
+    trouble = rng.choice((0.0, 0.3, 0.6))
+    for _ in range(rng.choice((0, 1, 2, 4))):
+        steps.insert(rng.randrange(len(steps) + 1), _step(rng, "restart_model", trouble, off))
+    return replace(plan, steps=tuple(steps))
+
+
+def _plan_of(seed: int, off: frozenset[str]) -> Plan:
     rng = Random(seed)
     weights = dict(OFTEN)
     weights |= {kind: weight for kind, weight in SOMETIMES.items() if rng.random() < 0.5}
@@ -163,8 +174,9 @@ def _fault(rng: Random, trouble: float, off: frozenset[str]) -> Fault | None:
 class Histories:
     """Runs histories one after the other; `with histories():` makes one."""
 
-    def __init__(self) -> None:
+    def __init__(self, **model: Any) -> None:
         self.loop = Loop()
+        Server.model_has(**model)
         self._template = self._make_template()
 
     def _make_template(self) -> Template:
@@ -244,14 +256,15 @@ class Histories:
 
     def close(self) -> None:
         """The end."""
+        Server.model_has()
         self.loop.close()
 
 
 @contextmanager
-def histories() -> Iterator[Histories]:
-    """A runner with the operating-system interfaces replaced."""
+def histories(**model: Any) -> Iterator[Histories]:
+    """A runner with the operating-system interfaces replaced; `model` is what `Server.model_has` takes."""
     with virtual.virtual():
-        found = Histories()
+        found = Histories(**model)
         try:
             yield found
         finally:

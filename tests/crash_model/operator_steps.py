@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from fedbandit.algorithms.messages import digest_of
+from fedbandit.algorithms.messages import Upload
+from fedbandit.core.statistics import SufficientStats
 from fedbandit.errors import FedbanditError, StoreUnavailable
 from fedbandit.service.admin import backup as tools
 from fedbandit.service.admin import operations
@@ -85,7 +84,9 @@ def backup(world: World, step: Step) -> None:
     require(ending is not None or out.exists(), "a successful backup does not exist")
     if out.exists():
         tools.check(out)
-        saved = Saved(out, world.rows(), frozenset(world.accounting.merged), dict(world.tokens), world.variant)
+        accounting = world.accounting
+        merged, fates = frozenset(accounting.merged), dict(accounting.fates)
+        saved = Saved(out, world.rows(), merged, dict(world.tokens), world.variant, fates)
         world.backups = [*world.backups[-2:], saved]
 
 
@@ -122,7 +123,7 @@ def go_back_twice(world: World, step: Step) -> None:
 def _went_back(world: World, saved: Saved, *, is_same_model: bool) -> None:
     """Agents resend what the backup lacks and they keep, except uploads to another model."""
     gone = set(world.accounting.merged_ids())
-    world.accounting.merged = set(saved.merged)
+    world.accounting.merged, world.accounting.fates = set(saved.merged), dict(saved.fates)
     held: set[int] = set()
     for device in world.devices:
         is_sent_again = is_same_model and not (device.is_copied and "kept by copies" in world.off)
@@ -142,7 +143,7 @@ def forget(world: World, step: Step) -> None:
     rows = world.rows()
     theirs = {key for key in world.accounting.merged if key[0] == name}
     if rows is not None and theirs and any(row[0] == name and not row[1] for row in rows.agents):
-        world.accounting.excused |= {number for key in theirs for number in world.accounting.uploads[key]}
+        world.accounting.excused |= {number for key in theirs for number in world.accounting.ids_of(key)}
         world.accounting.forgotten |= {key[1] for key in theirs}
         world.accounting.merged -= theirs
 
@@ -215,20 +216,31 @@ def probe_bounds(world: World, step: Step) -> None:
 
 
 def _upload(world: World, x: float, reward: float, incarnation: str) -> bytes:
-    """An upload of another agent with one observation (x, 0) and a reward."""
-    stats = np.array([x * x, 0.0, 0.0, x * reward, 0.0, 1.0, reward, reward * reward]).tobytes()
-    request = codec.SyncRequest(
-        agent=STRANGER,
-        incarnation=f"{incarnation}-{len(world.accounting.values)}",
-        sequence=1,
-        digest=digest_of(stats),
-        dim=DIM,
-        stats=stats,
-        growth=1.0,
-        unsent=0,
-        model_version=0,
+    """An upload of another agent with one observation (x, 0, …) and a reward."""
+    zeros = SufficientStats.zeros(DIM * Server.blocks, blocks=Server.blocks)
+    Sigma, b = zeros.Sigma.copy(), zeros.b.copy()
+    Sigma.flat[0] = x * x
+    b[0] = x * reward
+    stats = SufficientStats(Sigma, b, 1, reward, reward * reward)
+    name, rows = f"{incarnation}-{len(world.accounting.values)}", world.rows()
+    return codec.encode(codec.request_of(Upload(STRANGER, name, 1, stats, 1.0, epoch=rows.epoch if rows else 0)))
+
+
+def restart_model(world: World, step: Step) -> None:
+    """`fedbandit models restart`: a new epoch, or after a fault perhaps none."""
+    before = world.rows()
+    if before is None:
+        return
+    ending = attempt(
+        lambda: world.server.manage(lambda parts: operations.restart_model(parts, MODEL), step.fault, step.replica),
+        step.fault,
     )
-    return codec.encode(request)
+    world.up()
+    now = world.rows()
+    require(now is not None, "a restart deleted the model")
+    assert now is not None
+    is_new = now.epoch == before.epoch + 1
+    require(is_new or (ending is not None and now.epoch == before.epoch), f"epoch {before.epoch} → {now.epoch}")
 
 
 def poison(world: World, step: Step) -> None:
@@ -304,5 +316,5 @@ OperatorStep = Callable[[World, "Step"], None]
 STEPS: dict[str, OperatorStep] = {
     step.__name__: step
     for step in (bring_late, kill_server, stop_server, cut_line, backup, restore, go_back_twice, forget, quarantine,
-                 revoke, renew, remake, poison, first_start, migrate)
+                 revoke, renew, remake, restart_model, poison, first_start, migrate)
 }  # fmt: skip

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from fedbandit.algorithms.messages import packed_bytes
 from fedbandit.errors import FedbanditError, NotReachable, Refused, StateMismatch
 from tests.crash_model.accounting import Failure, require
 from tests.crash_model.device import Device
 from tests.crash_model.operator_steps import set_apart
 from tests.crash_model.seams import read_tree
+from tests.crash_model.server import DIM, Server
 from tests.crash_model.virtual import Session
 from tests.crash_model.world import World
 
@@ -27,10 +30,14 @@ def calm(world: World) -> None:
             _settle(world, device)
     world.check()
     rest = set(range(len(world.accounting.values))) - world.accounting.excused - set(world.accounting.merged_ids())
+    for device in world.devices:
+        rest -= set(device.memory.dropped)  # discarded, and reported with the next upload
     require(not rest, f"observations {sorted(rest)} did not reach the server after the faults ended")
     rows = world.rows()
     for (name,) in () if rows is None else rows.apart:
         set_apart(world, name, None, on=False)
+    for device in world.devices:
+        _bring_epoch(world, device)
     rows = world.rows()
     for device in world.devices:
         world.do(device, lambda agent: agent.refresh())
@@ -62,6 +69,16 @@ def _settle(world: World, device: Device) -> None:
         if _act(world, device, problem):
             return
     raise Failure(f"{device.name} is stuck: after {ROUNDS} rounds {problem!r}")
+
+
+def _bring_epoch(world: World, device: Device) -> None:
+    """A server that was restored to before a restart hears of it with the next upload of an agent that knows."""
+    rows = world.rows()
+    if rows is not None and device.durable.agent.world.epoch > rows.epoch:
+        new = world.accounting.add(np.eye(1, DIM * Server.blocks), np.zeros(1))
+        world.do(device, lambda agent: agent.observe(np.eye(1, DIM * Server.blocks)[0], 0.0), new=[new])
+        _settle(world, device)
+        world.check()
 
 
 def _send_all(agent: Any) -> None:
@@ -103,7 +120,7 @@ def _give_up(world: World, device: Device) -> bool:
     if sum(other.name == device.name for other in world.devices) == 1:
         world.begin_anew(device)
         return False
-    world.accounting.excused |= device.held | set(device.memory.line)
+    world.accounting.excused |= device.held | device.memory.unsent
     device.let_go()
     world.devices.remove(device)
     return True

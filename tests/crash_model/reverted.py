@@ -71,20 +71,20 @@ FIXES = (
         (
             (
                 "service/exchange/handler.py",
-                "            uid=context.uid,\n        )",
-                "            uid=None,\n        )",
+                "            settings_id=context.settings_id,\n",
+                "            settings_id=None,\n",
             ),
             (
                 "service/exchange/handler.py",
                 "        model = await self._container.store.load(context.model)\n        settings =",
                 "        if context.model in self._settings:\n"
-                "            context.settings, context.uid = self._settings[context.model]\n"
+                "            context.settings, context.settings_id = self._settings[context.model]\n"
                 "            return\n"
                 "        model = await self._container.store.load(context.model)\n        settings =",
             ),
             (
                 "service/exchange/handler.py",
-                "return (await self._container.store.load(context.model)).uid == context.uid",
+                "return (await self._container.store.load(context.model)).settings_id == context.settings_id",
                 "return True",
             ),
         ),

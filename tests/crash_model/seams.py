@@ -58,6 +58,7 @@ class Process:
         self.boot = b"boot-0"
         self.n_steps = 0
         self.is_dead = False
+        self.agent: Any = None  # the durable agent that it runs, if any
         self.never_fails = NEVER_FAIL
         self.left: Files | None = None  # what a kill left of the directory
         self.on_sync: Callable[[str], None] | None = None

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from starlette.routing import Router
 
 from fedbandit import durable_files
+from fedbandit.core.drift import AnyDrift
+from fedbandit.core.personal import Personal
 from fedbandit.core.radius import Fixed
 from fedbandit.errors import FedbanditError
 from fedbandit.service import container as parts_module
@@ -32,7 +34,7 @@ from tests.crash_model.seams import Fault, Files, Killed, Process, read_tree, ru
 from tests.crash_model.virtual import Session
 
 MODEL = "news"
-DIM = 2
+DIM = 2  # of one block
 SETTINGS = ServerSettings(max_turn_ms=10**9)  # the duration of an event-loop iteration depends on the machine
 
 
@@ -89,12 +91,39 @@ def settings_of(variant: int) -> ModelSettings:
     """Settings of the recreated model: with bounds or without."""
     bound = (None, 10.0, 1e6)[variant % 3]
     return ModelSettings(
-        name=MODEL, dim=DIM, lam=1.0, alpha=0.5, radius=Fixed(0.5), action_bound=bound, reward_bound=bound
+        name=MODEL,
+        dim=DIM * Server.blocks,
+        lam=1.0,
+        alpha=0.5,
+        radius=Fixed(0.5),
+        action_bound=bound,
+        reward_bound=bound,
+        personal=Server.personal,
+        control=Server.control,
+        drift=Server.drift,
+        blocks=Server.blocks,
     )
 
 
 class Server:
     """The server on its directory; after a kill it does not run until `start`."""
+
+    personal: Personal | None = None  # of the models of all servers
+    control: float = 0.0
+    drift: AnyDrift | None = None
+    blocks: int = 1  # of two features each
+
+    @classmethod
+    def model_has(
+        cls,
+        *,
+        personal: Personal | None = None,
+        control: float = 0.0,
+        drift: AnyDrift | None = None,
+        blocks: int = 1,
+    ) -> None:
+        """Choose what the models of all servers have from now on."""
+        cls.personal, cls.control, cls.drift, cls.blocks = personal, control, drift, blocks
 
     def __init__(self, folder: Path, loop: Loop) -> None:
         self.folder = folder

@@ -15,6 +15,7 @@ from tests.crash_model import operator_steps as operators
 from tests.crash_model.accounting import require
 from tests.crash_model.device import LOG, RING, Device
 from tests.crash_model.seams import Fault, Files, Killed, read_tree
+from tests.crash_model.server import DIM, Server
 from tests.crash_model.virtual import Session
 from tests.crash_model.world import World
 
@@ -38,8 +39,19 @@ class Step:
 
 
 def row_of(number: int) -> np.ndarray:
-    """A row of small integers."""
-    return np.array([[float(number % 7 - 3), float(number // 7 % 7 - 3)]])
+    """A row of small integers, in one block of the model."""
+    row, block = np.zeros((1, Server.blocks, DIM)), number // 49 % Server.blocks
+    row[0, block] = float(number % 7 - 3), float(number // 7 % 7 - 3)
+    return row.reshape(1, -1)
+
+
+def row_in(decision: Decision) -> np.ndarray:
+    """The row of a decision, of which the parts by block are kept only."""
+    if len(decision.x) == DIM * Server.blocks:
+        return decision.x[np.newaxis]
+    row = np.zeros((1, Server.blocks, DIM))
+    row[0, decision.block] = decision.x
+    return row.reshape(1, -1)
 
 
 def reward_of(number: int) -> float:
@@ -102,6 +114,11 @@ def choose_many(world: World, device: Device, step: Step) -> None:
     _now_wait(device, got)
 
 
+def group_of(decision: Decision) -> str:
+    """The group that a reward counts in; none where the model has no control group."""
+    return decision.group if Server.control else ""
+
+
 def observe(world: World, device: Device, step: Step) -> None:
     """Observe the reward of a pending decision, or of a row if none is pending."""
     memory = device.memory
@@ -110,7 +127,7 @@ def observe(world: World, device: Device, step: Step) -> None:
         observe_row(world, device, step)
         return
     decision = memory.waiting[names[step.a % len(names)]]
-    new = world.accounting.add(decision.x[np.newaxis], np.array([reward_of(step.b)]))
+    new = world.accounting.add(row_in(decision), np.array([reward_of(step.b)]), group_of(decision))
     ending = world.do(
         device, lambda agent: agent.observe(decision, reward_of(step.b)), fault=step.fault, net=step.net, new=[new]
     )
@@ -175,7 +192,8 @@ def settle_all(world: World, device: Device, step: Step) -> None:
     if device.agent is None:
         return
     waiting, memory = list(device.agent.pending)[:20], device.memory
-    new = [world.accounting.add(decision.x[np.newaxis], np.array([reward_of(step.a)])) for decision in waiting]
+    rewards = np.array([reward_of(step.a)])
+    new = [world.accounting.add(row_in(decision), rewards, group_of(decision)) for decision in waiting]
 
     def work(agent: Any) -> None:
         for decision in waiting:
@@ -238,6 +256,8 @@ def kill(world: World, device: Device, step: Step) -> None:
 def cut_power(world: World, device: Device, step: Step) -> None:
     """Power cut: what was not synced may be lost."""
     rng = Random(step.a)
+    if device.options.durability == "fast":
+        device.memory.epoch = -1  # the agent may hear of a restart once more, and drop what came after it
     device.move(device.after_power_cut(rng), boot=f"boot-{step.a}-{step.b}".encode())
     world.start(device)
     if device.agent is None:
@@ -246,8 +266,9 @@ def cut_power(world: World, device: Device, step: Step) -> None:
     lost = memory.n_rounds - device.durable.agent.n_rounds
     require(lost == 0 or (lost > 0 and device.options.durability == "fast"), f"a power cut changed {lost} rounds")
     while lost > 0:
-        require(bool(memory.line), "a power cut lost data that had been sent")
-        number = memory.line.pop()
+        require(bool(memory.unsent), "a power cut lost data that had been sent")
+        number = max(memory.unsent)
+        (memory.line if number in memory.line else memory.dropped).remove(number)
         world.accounting.cancel(number)
         lost -= world.accounting.weights[number]
     memory.n_rounds = device.durable.agent.n_rounds
@@ -288,7 +309,7 @@ def bring_back(world: World, device: Device, step: Step) -> None:
     if device.kept_aside is None or device.is_copied:
         return
     files, memory = device.kept_aside
-    world.accounting.excused |= device.held | set(device.memory.line)
+    world.accounting.excused |= device.held | device.memory.unsent
     device.move(files)
     device.memory, device.is_copied, device.kept_aside = memory.copy(), True, None
     world.drop_copies(device.name)

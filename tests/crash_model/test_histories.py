@@ -9,9 +9,16 @@ import os
 import shutil
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 
+from fedbandit.algorithms.epochs import AgentEpoch
+from fedbandit.core.drift import Restart
+from fedbandit.core.personal import Auto, Fixed
+from fedbandit.service.exchange.epochs import EpochState
+from fedbandit.service.exchange.ledger import Fold
+from fedbandit.service.stores import rows
 from tests.crash_model.__main__ import run
 from tests.crash_model.device import Options
 from tests.crash_model.history import OFF, Plan, histories
@@ -20,6 +27,10 @@ from tests.crash_model.seams import Fault
 from tests.crash_model.steps import Step
 
 IN_A_MINUTE = 800
+PERSONAL = 60  # histories of each kind
+WITH_RESTARTS, WITH_BLOCKS = 150, 100
+# Rewards of histories do not depend on rows: with so little noise assumed, agents and server often find a change.
+DRIFT = Restart(noise_scale=1.0, agent_block=4, server_block=8, n_levels=2)
 # A generator that a kill left open ends at garbage collection, on a closed journal; no process would see it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 # Calls of one process, with the steps that must precede them.
@@ -43,6 +54,7 @@ CALLS: dict[str, list[Step]] = {
     "remake": [Step("observe_row", a=25, b=5), Step("remake", a=1)],
     "first_start": [Step("first_start")],
     "migrate": [Step("migrate")],
+    "restart_model": [Step("observe_row", a=25, b=5), Step("restart_model")],
 }
 
 
@@ -51,6 +63,73 @@ def test_every_history_keeps_its_books():
     assert not found.failed, [(outcome.seed, outcome.failure) for outcome in found.failed]
     assert found.n_histories == IN_A_MINUTE
     assert found.n_hits > IN_A_MINUTE / 2, "too few faults came for this to mean anything"
+
+
+@pytest.mark.parametrize("personal", [Auto(), Fixed(1.0)], ids=["auto", "fixed"])
+def test_every_history_of_agents_with_parameters_of_their_own_keeps_its_books(personal):
+    found = run(range(10_000, 10_000 + PERSONAL), frozenset(OFF), personal=personal)
+    assert not found.failed, [(outcome.seed, outcome.failure) for outcome in found.failed]
+    assert found.n_hits > PERSONAL / 2
+
+
+def test_every_history_with_a_control_group_counts_each_reward_in_its_group_once():
+    found = run(range(20_000, 20_000 + PERSONAL), frozenset(OFF), control=0.4)
+    assert not found.failed, [(outcome.seed, outcome.failure) for outcome in found.failed]
+    assert found.n_hits > PERSONAL / 2
+
+
+def test_every_history_of_a_model_that_restarts_counts_what_is_merged_and_what_is_discarded():
+    """Operators, agents and the server restart the model; merged + discarded + unsent = observed after every step."""
+    found = run(range(30_000, 30_000 + WITH_RESTARTS), frozenset(OFF), drift=DRIFT)
+    assert not found.failed, [(outcome.seed, outcome.failure) for outcome in found.failed]
+    assert found.n_hits > WITH_RESTARTS / 2
+
+
+def test_every_history_of_a_model_with_blocks_keeps_its_books():
+    found = run(range(40_000, 40_000 + WITH_BLOCKS), frozenset(OFF), blocks=2)
+    assert not found.failed, [(outcome.seed, outcome.failure) for outcome in found.failed]
+    assert found.n_hits > WITH_BLOCKS / 2
+
+
+def _reports_drops_again(self, n_rounds):
+    n_dropped = self.n_dropped
+    _sent(self, n_rounds)
+    self.n_dropped = n_dropped
+
+
+def _drops_without_count(self, download, agent):
+    n_dropped = self.n_dropped
+    _begin(self, download, agent)
+    self.n_dropped = n_dropped
+
+
+def _merges_any_epoch(self, epoch, alarm):
+    return ""
+
+
+_sent, _begin = AgentEpoch.sent, AgentEpoch.begin
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "defect", "model"),
+    [
+        (AgentEpoch, "sent", _reports_drops_again, {"drift": DRIFT}),
+        (AgentEpoch, "begin", _drops_without_count, {"drift": DRIFT}),
+        (EpochState, "outcome_of", _merges_any_epoch, {"drift": DRIFT}),
+        (rows, "restarted", lambda model: (model, model.settings.prior()), {"drift": DRIFT}),
+        (Fold, "_fitted", lambda self, upload: upload._replace(numbers=upload.numbers[::-1].copy()), {"blocks": 2}),
+    ],
+    ids=[
+        "drops reported again",
+        "drops not counted",
+        "old epochs merged",
+        "same epoch after a restart",
+        "other blocks",
+    ],
+)
+def test_histories_find_a_defect_of_epochs_or_blocks(where, name, defect, model):
+    with patch.object(where, name, defect):
+        assert run(range(30_000, 30_040), frozenset(OFF), **model).failed
 
 
 @pytest.mark.slow

@@ -24,9 +24,9 @@ from fedbandit.sdk.journal import journal, pending_ring
 from fedbandit.sdk.sync_client import SyncClient
 from fedbandit.service.stores.sqlite import store as sqlite_store
 from tests.crash_model import seams
+from tests.crash_model.accounting import Key, key_of
 from tests.crash_model.direct_worker import DirectWorker
 
-Key = tuple[str, str, int, bytes]  # agent, incarnation, sequence, digest of an upload
 START = 1_700_000_000.0
 # Small, so that short histories reach what long ones do: a ring that is full, logs that are shortened.
 SLOTS = (4, 8)
@@ -53,7 +53,8 @@ class Session:
 
     clock = Clock()
     rng = Random(0)
-    carried: ClassVar[dict[str, list[Key]]] = {}  # incarnation -> uploads that were carried over into it
+    # incarnation -> uploads that were carried over into it, and whether they are of its epoch
+    carried: ClassVar[dict[str, list[tuple[Key, bool]]]] = {}
     not_kept: ClassVar[set[int]] = set()  # decisions of the current call that the journal could not store
 
     @classmethod
@@ -85,11 +86,15 @@ class TracedAgent(DurableAgent):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, now=lambda: Session.clock.wall, **options)
+        process = seams.current()
+        if process is not None:
+            process.agent = self
 
     def begin_incarnation(self, kept: Iterable[Upload]) -> None:
         uploads = list(kept)
         sent = [] if self.agent.in_flight is None else [self.agent.in_flight]
-        keys = [(self.agent.agent_id, self.agent.incarnation, u.sequence, u.digest()) for u in (*uploads, *sent)]
+        taken = list({upload.sequence: upload for upload in (*uploads, *sent)}.values())
+        keys = [(key_of(upload), upload.epoch == self.agent.world.epoch) for upload in taken]
         with patch.object(uuid, "uuid4", _Next(keys)):
             super().begin_incarnation(uploads)
 
@@ -108,7 +113,7 @@ class SteppedSync(BackgroundSync):
 class _Next:
     """The name of the next incarnation, recorded with the data that are carried over before anything is written."""
 
-    def __init__(self, keys: list[Key]) -> None:
+    def __init__(self, keys: list[tuple[Key, bool]]) -> None:
         self._keys = keys
 
     def __call__(self) -> uuid.UUID:

@@ -12,23 +12,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedbandit.algorithms.messages import packed_bytes
+from fedbandit.algorithms.personal import PersonalAgent
+from fedbandit.core.group_sums import GroupSums
 from fedbandit.errors import FedbanditError, FormatError, JournalFailed, NotReachable, Refused, StateMismatch
 from fedbandit.sdk import LiveAgent
 from fedbandit.service.admin import operations
 from fedbandit.wire import codec
-from tests.crash_model.accounting import ZEROS, Accounting, Failure, numbers_of, require
+from tests.crash_model.accounting import Accounting, Counts, Failure, Key, key_of, numbers_of, require
 from tests.crash_model.device import Device, Memory, Options
-from tests.crash_model.seams import Fault, Files, Interrupted, Killed, running, write_tree
-from tests.crash_model.server import MODEL, Loop, Reply, Server, settings_of
+from tests.crash_model.seams import KILLS, Fault, Files, Interrupted, Killed, running, write_tree
+from tests.crash_model.server import DIM, MODEL, Loop, Reply, Server, settings_of
 from tests.crash_model.virtual import Session
 
 SHM = Path("/dev/shm")
 NAMES = ("a", "b", "c")
 ROWS = "SELECT agents.name, incarnation, sequence, digest FROM agents JOIN models ON models.id = model_id ORDER BY 1"
 APART = "SELECT name FROM agents WHERE quarantined ORDER BY 1"
+COUNTS = "SELECT name, n_obs, n_discarded, epoch FROM agents ORDER BY 1"
 TOKENS = "SELECT name, token_hash, revoked FROM agents ORDER BY 1"
 NOT_STARTED = NotReachable("the agent could not be started")
-PROBE = [[1.0, 0.0], [0.0, 1.0]]
 
 
 class Rows(NamedTuple):
@@ -40,6 +42,9 @@ class Rows(NamedTuple):
     agents: tuple[tuple[str, str, int, bytes], ...]
     tokens: tuple[tuple[str, bytes, int], ...]
     apart: tuple[tuple[str], ...]  # agents in quarantine
+    groups: bytes  # rewards by group
+    epoch: int
+    counts: tuple[tuple[str, int, int, int], ...]  # of each agent
 
 
 class Saved(NamedTuple):
@@ -50,6 +55,7 @@ class Saved(NamedTuple):
     merged: frozenset[Any]
     tokens: dict[str, str]
     variant: int
+    fates: dict[Key, int | None]
 
 
 class Template(NamedTuple):
@@ -79,7 +85,7 @@ class World:
         self.n_steps = 0
         self.cuts_power = cuts_power
         self.off = off  # kinds of faults that are left out
-        self.accounting = Accounting()
+        self.accounting = Accounting(Server.blocks)
         self.bodies: list[tuple[str, bytes]] = []  # copies of messages that the network may deliver again
         self.replica = 0
         self.acting: Device | None = None  # the device that worked last
@@ -131,9 +137,58 @@ class World:
             self._carry(device, request.incarnation)
         memory = device.memory
         may_differ = device.is_copied or device.is_damaged
+        key = (request.agent, request.incarnation, request.sequence, request.digest)
+        if key not in memory.sent:
+            self.sort_dropped(device)
+            self._report(device, key, request.dropped or 0)
         memory.line = self.accounting.note(memory.line, request, sent=memory.sent, may_differ=may_differ)
         if is_copied:
             self.bodies.append((device.name, body))
+
+    def sort_dropped(self, device: Device) -> None:
+        """Bring the expected state up to date with observations that the agent dropped when it heard of a restart.
+
+        The agent's count tells how many; its sums must be those of the others. What a kill or a power cut reverted
+        is unsent again.
+        """
+        agent, memory = device.process.agent.agent, device.memory
+        flight, n_dropped = agent.in_flight, agent.world.n_dropped
+        n_first = 0
+        if flight is not None:
+            if agent.sequence < flight.sequence:  # interrupted: the next call completes it
+                n_dropped = 0
+            if key_of(flight) not in memory.sent:
+                self._drop(device, 0, flight.dropped)  # before it was made; the others after that
+                n_first, n_dropped = flight.stats.n_obs, n_dropped + flight.dropped
+        n_more = self._drop(device, n_first, n_dropped)
+        while n_more < 0:
+            number = memory.dropped.pop()
+            memory.line = sorted([*memory.line, number])
+            n_more += self.accounting.weights[number]
+        memory.epoch = agent.world.epoch
+
+    def _drop(self, device: Device, n_first: int, n_dropped: int) -> int:
+        """Move rows of the line beyond the first few to those that are dropped; how many fewer should be dropped."""
+        memory, accounting = device.memory, self.accounting
+        n_more = n_dropped - accounting.weight_of(memory.dropped)
+        if n_more > 0:
+            epoch = device.process.agent.agent.world.epoch
+            require(epoch != memory.epoch, f"{device.name} dropped {n_more} rows without a restart")
+            begin = accounting.first(memory.line, n_first)
+            end = begin + accounting.first(memory.line[begin:], n_more)
+            memory.dropped += memory.line[begin:end]
+            memory.line = memory.line[:begin] + memory.line[end:]
+        return min(n_more, 0)
+
+    def _report(self, device: Device, key: Key, n_dropped: int) -> None:
+        """An upload reports observations that were dropped before it was made."""
+        memory = device.memory
+        n = self.accounting.first(memory.dropped, n_dropped)
+        if key in self.accounting.uploads:  # of a copy of this agent
+            self.accounting.excused |= set(memory.dropped[:n])
+        else:
+            self.accounting.dropped[key] = tuple(memory.dropped[:n])
+        memory.dropped = memory.dropped[n:]
 
     def deliver(self, messages: list[tuple[str, bytes]]) -> list[Reply] | None:
         """One batch at the server; None if it was killed. Afterwards the accounting has what was merged."""
@@ -141,6 +196,7 @@ class World:
             return None
         fault, self.server_fault = self.server_fault, None
         bodies = [(self.tokens.get(name, "no-token-0123456789"), body) for name, body in messages]
+        before, merged = self.rows(), set(self.accounting.merged)
         try:
             replies: list[Reply] | None = self.server.exchange(bodies, self.replica, fault)
         except Killed:
@@ -148,8 +204,19 @@ class World:
             self.up()
         for reply in replies or []:
             require(reply.status != 500, f"the server failed with an unnamed error: {reply.body!r}")
-        self.look()
+        after = self.look()
+        if before is not None and after is not None:
+            for _, body in messages:
+                self._check_fate(codec.decode_request(body), merged, before.epoch, after.epoch)
         return replies
+
+    def _check_fate(self, request: codec.SyncRequest, merged: set[Key], before: int, after: int) -> None:
+        """An upload that was counted now is discarded if it is of an earlier epoch, or brings an alarm."""
+        key, epoch = (request.agent, request.incarnation, request.sequence, request.digest), request.epoch or 0
+        if key in self.accounting.merged - merged:
+            is_discarded = self.accounting.fates[key] is None
+            what = f"upload {key[:3]} of epoch {epoch} came in epoch {before} to {after}, discarded: {is_discarded}"
+            require(is_discarded if epoch < before else not is_discarded or bool(request.alarm) or epoch < after, what)
 
     # -- the server
 
@@ -169,19 +236,21 @@ class World:
             return self._seen[2]
 
     def _read_rows(self, connection: sqlite3.Connection) -> Rows | None:
-        found = connection.execute("SELECT uid, version, state FROM models WHERE name = ?", (MODEL,)).fetchone()
+        query = "SELECT uid, version, state, reward_groups, epoch FROM models WHERE name = ?"
+        found = connection.execute(query, (MODEL,)).fetchone()
         if found is None:
             return None
-        agents, tokens, apart = (tuple(connection.execute(query)) for query in (ROWS, TOKENS, APART))
-        return Rows(*found, agents, tokens, apart)
+        agents, tokens, apart, counts = (tuple(connection.execute(query)) for query in (ROWS, TOKENS, APART, COUNTS))
+        return Rows(*found[:3], agents, tokens, apart, *found[3:], counts)
 
     def look(self) -> Rows | None:
         """Read the server's ledger into the accounting."""
         rows = self.rows()
+        counts = {} if rows is None else {name: Counts(*found) for name, *found in rows.counts}
         for key in () if rows is None else rows.agents:
             if key[2] and key not in self.accounting.merged:
                 require(key in self.accounting.uploads, f"the server has merged {key[:3]}, which was never sent")
-                self.accounting.merged.add(key)
+                self.accounting.merge(key, counts[key[0]])
         return rows
 
     # -- a device at work
@@ -203,6 +272,10 @@ class World:
             self._open(device)
         device.process.arm(None)
         self._resumed(device)
+        if device.agent is not None:
+            if device.has_failed_disk:
+                device.memory.epoch = -1  # a snapshot was not stored: it may hear of a restart once more
+            self.sort_dropped(device)
 
     def _open(self, device: Device) -> None:
         """Open; an operator reacts to errors."""
@@ -257,10 +330,11 @@ class World:
             self._carry(device, durable.agent.incarnation)
         memory.incarnation = durable.agent.incarnation
         if memory.settings not in ("", durable.settings_id):
+            memory.epoch = -1  # of the deleted model
             # What was answered belongs to another model: it is not kept for a restored server any more.
             theirs = (
-                ids
-                for key, ids in self.accounting.uploads.items()
+                self.accounting.ids_of(key)
+                for key in self.accounting.uploads
                 if key[:2] == (device.name, durable.agent.incarnation)
             )
             self.accounting.excused.update(number for ids in theirs for number in ids)
@@ -271,12 +345,16 @@ class World:
         memory = device.memory
         if memory.incarnation and incarnation == memory.previous:  # a power cut reverted the new one
             memory.line = [number for number in memory.line if number not in memory.carried]
+            memory.dropped = [number for number in memory.dropped if number not in memory.carried]
             memory.previous, memory.carried = "", frozenset()
         elif memory.incarnation:
             require(incarnation in Session.carried, f"{device.name} started a new incarnation without a request")
-            ids = [number for key in Session.carried[incarnation] for number in self.accounting.uploads.get(key, ())]
-            memory.line = ids + memory.line
-            memory.previous, memory.carried = memory.incarnation, frozenset(ids)
+            taken, accounting = Session.carried[incarnation], self.accounting
+            ids = [number for key, is_now in taken if is_now for number in accounting.uploads.get(key, ())]
+            old = [number for key, is_now in taken if not is_now for number in accounting.uploads.get(key, ())]
+            old += [number for key, _ in taken for number in accounting.dropped.get(key, ())]
+            memory.line, memory.dropped = ids + memory.line, sorted(old + memory.dropped)
+            memory.previous, memory.carried = memory.incarnation, frozenset(ids + old)
             self.drop_copies(device.name)
         memory.incarnation = incarnation
 
@@ -319,6 +397,7 @@ class World:
         return ending
 
     def _call(self, device: Device, work: Callable[[LiveAgent], Any], fault: Fault | None) -> Any:
+        device.has_failed_disk |= fault is not None and fault.mode not in (*KILLS, "interrupt")
         device.process.arm(fault)
         try:
             with running(device.process):
@@ -361,10 +440,11 @@ class World:
             memory.line.remove(number)
             self.accounting.cancel(number)
         memory.n_rounds = device.durable.agent.n_rounds
+        self.sort_dropped(device)
 
     def begin_anew(self, device: Device) -> None:
         """Use another directory, without the data of the old one: the operator's last resort."""
-        self.accounting.excused |= device.held | set(device.memory.line)
+        self.accounting.excused |= device.held | device.memory.unsent
         self.drop_copies(device.name)
         device.move({})
         device.memory = Memory()
@@ -381,7 +461,14 @@ class World:
         if rows is not None:
             self.accounting.versions.add((rows.version, rows.state))
             apart = frozenset(name for (name,) in rows.apart)
-            self.accounting.check_server(np.frombuffer(rows.state, dtype="<f8"), self.prior, apart)
+            groups = GroupSums.from_bytes(rows.groups)
+            self.accounting.check_server(np.frombuffer(rows.state, dtype="<f8"), self.prior, groups, apart, rows.epoch)
+            for name, *counts, _ in rows.counts:
+                expected = self.accounting.counts_of(name)
+                require(
+                    tuple(counts) == expected,
+                    f"the server counts {counts} of {name}, expected {expected}: merged, discarded",
+                )
         for device in self.devices:
             if device.agent is not None and (device.has_worked or device.is_copied):
                 self.check_device(device, decides=device is self.acting)
@@ -406,18 +493,13 @@ class World:
         ):  # type: ignore[union-attr]
             require(not lock.locked(), f"{device.name}: the lock of the {name} is held after the call")
         require(not durable.agent._lock._is_owned(), f"{device.name}: the lock of the agent is held after the call")
-        gathered, held = numbers_of(durable.agent.local), set(memory.line)
+        gathered, held = numbers_of(durable.agent.local), memory.unsent
         if durable.agent.in_flight is not None:
             if durable.agent.sequence < durable.agent.in_flight.sequence:  # interrupted: the next call completes it
-                gathered = ZEROS
-            key = (
-                device.name,
-                durable.agent.incarnation,
-                durable.agent.in_flight.sequence,
-                durable.agent.in_flight.digest(),
-            )
+                gathered = accounting.sum_of(())
+            key = key_of(durable.agent.in_flight)
             if key in memory.sent:
-                held |= set(accounting.uploads[key])
+                held |= set(accounting.ids_of(key))
             else:
                 gathered = gathered + numbers_of(durable.agent.in_flight.stats)
         if not np.array_equal(gathered, accounting.sum_of(memory.line)):
@@ -429,9 +511,7 @@ class World:
         for upload in uploads:
             if upload.sequence <= newest - device.options.n_kept:
                 continue
-            kept |= set(
-                accounting.uploads.get((device.name, durable.agent.incarnation, upload.sequence, upload.digest()), ())
-            )
+            kept |= set(accounting.ids_of(key_of(upload)))
         device.held, device.kept = held | kept, kept - held
         require(
             durable.agent.n_rounds == memory.n_rounds,
@@ -440,7 +520,22 @@ class World:
         if durable.agent.model_version > 0:
             mine = (durable.agent.model_version, packed_bytes(durable.agent.model.stats))
             require(mine in accounting.versions, f"{device.name} decides on a model that no server ever had")
+        # A copy of the state may have sent another upload under the same number; a conflict follows.
+        if isinstance(durable.agent, PersonalAgent) and not device.is_copied:
+            self.check_own_sums(device, durable.agent)
         self.check_decisions(device, decides=decides)
+
+    def check_own_sums(self, device: Device, agent: PersonalAgent) -> None:
+        """The model holds what the agent takes out of it, and own observations beyond that are in no other place."""
+        ground = agent._ground
+        model, held, own = ground.model.stats, ground.own.merged, agent.own
+        rest = model.Sigma - held.Sigma - agent.rule.lam * np.eye(agent.dim)
+        scale = 1.0 + float(np.abs(model.Sigma).max())
+        require(
+            held.n_obs <= model.n_obs and np.linalg.eigvalsh(rest)[0] >= -1e-9 * scale,
+            f"{device.name} takes out of version {ground.version} {held.n_obs} observations that it does not hold",
+        )
+        require(0 <= held.n_obs <= own.n_obs <= agent.n_rounds, f"{device.name} has {own.n_obs} own observations")
 
     def check_decisions(self, device: Device, *, decides: bool = True) -> None:
         """Pending decisions are as expected, and the agent can decide (if idle, only scores are computed)."""
@@ -453,8 +548,8 @@ class World:
         require(not again, f"{device.name} has pending decisions that have their reward: {sorted(again)}")
         try:
             if decides:
-                agent.expire(agent.choose(PROBE))
+                agent.expire(agent.choose(np.eye(DIM * Server.blocks)))
             else:
-                agent.scores(PROBE)
+                agent.scores(np.eye(DIM * Server.blocks))
         except Exception as error:
             raise Failure(f"{device.name} cannot decide: {error!r}") from error

@@ -73,6 +73,35 @@ def test_a_model_shows_what_it_has_learnt(fed):
     assert "enrolled" in text
 
 
+def opposite_halves(dashboard, **settings):
+    """A model with two agents whose parameters are each other's opposite; its checks by name."""
+    tokens = dashboard.fleet("a", "b", **settings)
+    for agent, sign in (("a", 1.0), ("b", -1.0)):
+        X = np.random.default_rng(1).standard_normal((100, 3))
+        body = packed_bytes(SufficientStats.of(X, sign * X[:, 0] + 0.1 * X[:, 1] * X[:, 2]))
+        message = codec.SyncRequest(
+            agent=agent, incarnation="life-1", sequence=1, digest=digest_of(body), dim=3, stats=body, growth=0.5
+        )
+        path = "/v1/models/news/sync"
+        assert dashboard.request("POST", path, token=tokens[agent], content=codec.encode(message)).status_code == 200
+    told = dashboard.call("GET", "/v1/models/news/insight")
+    return {check["name"]: check for check in told["checks"]}
+
+
+def test_agents_that_differ_contradict_nothing_where_each_has_a_parameter_of_its_own(dashboard):
+    checks = opposite_halves(dashboard, personal="auto")
+    assert checks["one_theta"]["state"] == "assumed" and checks["one_theta"]["p_value"] < 1e-4
+    assert "a parameter for each agent" in dashboard.show("/models/news")
+
+
+def test_a_fleet_of_opposite_halves_has_a_red_light_and_advice(dashboard):
+    checks = opposite_halves(dashboard)
+    assert checks["one_theta"]["state"] == "contradicted" and checks["one_theta"]["p_value"] < 1e-4
+    text = dashboard.show("/models/news")
+    assert 'class="badge bad"' in text and 'class="tile bad"' in text
+    assert "one parameter for all agents" in text and "use <code>personal</code>" in text
+
+
 def test_the_largest_share_is_listed_though_its_agent_has_the_fewest_observations(dashboard):
     names = [f"small-{i}" for i in range(12)]
     tokens = dashboard.fleet(*names, "large")
@@ -210,3 +239,10 @@ def test_agents_in_quarantine_are_marked_and_have_no_influence(fed):
     agent = fed.show("/models/news/agents/a")
     assert "its contribution is not in the model" in agent
     assert "Its contribution is not in the model" in agent  # in place of its influence
+
+
+def test_a_model_says_that_its_agents_have_parameters_of_their_own(dashboard):
+    for name, personal, words in (("one", "auto", "personal, κ chosen"), ("two", 0.5, "personal, κ = 0.5")):
+        body = {"name": name, "dim": 3, "beta": 0.5, "personal": personal}
+        assert dashboard.request("POST", "/v1/models", json=body, token=ADMIN_TOKEN).status_code == 201
+        assert words in dashboard.show(f"/models/{name}")

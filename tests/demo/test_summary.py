@@ -83,7 +83,7 @@ def test_conservation_finds_one_that_is_missing_and_one_that_counts_twice(parts)
     arms = [dict.fromkeys(range(len(part)), 0) for part in parts]
     right = seen(parts, arms)
     assert Conservation(right, right).holds
-    one = SufficientStats.of([parts[0].actions(0)[0]], [parts[0].reward(0, 0)])
+    one = SufficientStats.of([parts[0].actions(0)[0]], [parts[0].reward(0, 0)], blocks=10)
     assert not Conservation(right, right - one).holds
     assert not Conservation(right, right + one).holds
     moved = SufficientStats(right.Sigma + 1e-6, right.b, right.n_obs, right.reward_sum)

@@ -102,13 +102,26 @@ def test_agents_with_opposite_parameters_are_recognised(n_agents, opposite, rewa
 
 
 @pytest.mark.usefixtures("quick")
-def test_sharing_is_advised_against_where_it_hurts():
+def test_one_parameter_for_all_is_advised_against_where_it_hurts():
     advice = advise(fleet_log(n_agents=6, opposite=3), n_seeds=3)
-    assert advice.verdict == "no"
-    assert advice.choice.gain.high < 0
+    assert advice.verdict != "yes"
+    common = advice.outlook.recommended()
+    assert common.gain.high < 0
     assert advice.outlook.shared.reward.mean < advice.outlook.alone.reward.mean
     assert any("differ beyond chance" in reason for reason in advice.reasons)
-    assert "better off alone" in render(advice, source="log")
+    assert any("With a parameter for each agent" in reason for reason in advice.reasons)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_parameter_for_each_agent_is_advised_where_it_wins():
+    advice = advise(fleet_log(n_agents=30, n=2000, dim=6, spread=0.5), n_seeds=4)
+    assert advice.verdict == "yes, personal"
+    assert advice.choice.is_personal
+    assert advice.choice.lead_over(advice.outlook.alone).low > 0
+    assert advice.choice.lead_over(advice.outlook.recommended()).low > 0
+    assert advice.outlook.clusters is not None
+    assert "each agent with a parameter of its own" in render(advice, source="log")
+    assert any("--personal auto" in reason for reason in advice.reasons)
 
 
 @pytest.mark.usefixtures("quick")

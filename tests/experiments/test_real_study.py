@@ -75,7 +75,8 @@ def test_two_messages_per_decision_know_what_sharing_everything_knows(tiny):
         shared = tiny.one(data=data, system=real.EVERYTHING)
         assert every.mean("messages").mean == every.sharing_cost.two_per_decision
         assert shared.mean("messages").mean == shared.sharing_cost.broadcast
-        assert every.mean("bytes").mean == every.sharing_cost.bytes_of(every.sharing_cost.two_per_decision)
+        # Uploads carry only the blocks that they touched, here one each.
+        assert every.mean("bytes").mean < every.sharing_cost.bytes_of(every.sharing_cost.two_per_decision)
         # Ties between arms can be broken otherwise by the last bit of a sum; nothing else differs.
         for seed, reward in real.reward_of(every).items():
             assert reward == pytest.approx(real.reward_of(shared)[seed], abs=0.01)

@@ -1,5 +1,7 @@
 """The baselines beside every count of messages, against runs that really send them."""
 
+import math
+
 import pytest
 
 import fedbandit as fb
@@ -48,3 +50,12 @@ def test_shares_are_of_the_baseline_they_name():
 def test_the_note_names_every_baseline_with_its_numbers():
     text = baseline_note([COST, SharingCost(n_agents=5, n_rounds=120, dim=4)])
     assert "240 messages" in text and "480 to 720" in text and human_bytes(COST.raw_bytes) in text
+
+
+def test_sums_are_cheaper_than_rows_from_the_round_that_is_said():
+    cost = SharingCost(n_agents=20, n_rounds=1797, dim=110, row_numbers=12, blocks=10)
+    sent = 400 * n_bytes(110, 10)
+    t = cost.rounds_until_cheaper(sent)
+    grown = [sent * math.log1p(rounds / 110) / math.log1p(1797 / 110) for rounds in (t, 0.99 * t)]
+    assert grown[0] <= 8 * 12 * t
+    assert grown[1] > 8 * 12 * 0.99 * t

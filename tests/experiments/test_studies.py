@@ -30,6 +30,7 @@ OURS = (
     "scaling",
     "lemmas",
     "systems",
+    "drift",
 )
 
 
@@ -169,6 +170,16 @@ def says_systems(answer: StudyAnswer, results: Results) -> None:
     for row in participation.rows:
         if row[1] != "even":
             assert f"{row[0]} {row[3]} times the regret" in answer.sentence
+
+
+def says_drift(answer: StudyAnswer, results: Results) -> None:
+    (table,) = answer.tables
+    abrupt = {row[2]: row[3].mean for row in table.rows if row[1] == "abrupt"}
+    for system, regret in abrupt.items():
+        assert system == "restart, silence 50" or number(regret) in answer.sentence
+    half = results.one(part="half", M=table.rows[0][0]).mean("regret").mean
+    assert abrupt["restart at the right moment"] == pytest.approx(2 * half)
+    assert {row[1] for row in table.rows} == {"abrupt", "small", "slow", "repeated", "none"}
 
 
 def test_every_registered_system_is_in_the_study_of_systems():

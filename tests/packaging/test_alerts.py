@@ -1,7 +1,8 @@
-"""The alerts of the production tutorial: by Prometheus' own tool, and by real servers whose PostgreSQL is stopped."""
+"""The alerts of deploy/alerts.yml: by Prometheus' own tool, and by real servers whose PostgreSQL is stopped."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -20,17 +21,14 @@ from tests.packaging.conftest import ROOT
 from tests.packaging.test_deployment import run, tool
 from tests.service.uploads import incoming, request
 
-PAGE = ROOT / "docs" / "tutorials" / "production.md"
+RULES = ROOT / "deploy" / "alerts.yml"
 QUIET = "0+0x180"  # a value every minute for three hours
 OLD = "2000+0x180"
 
 
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
-    found = re.search(r'```yaml title="alerts.yml"\n(.*?)```', PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert found is not None
-    (tmp_path / "alerts.yml").write_text(found[1], encoding="utf-8")
-    return tmp_path / "alerts.yml"
+    return Path(shutil.copy(RULES, tmp_path))
 
 
 def series(**values: str) -> list[dict[str, str]]:
@@ -43,7 +41,11 @@ def series(**values: str) -> list[dict[str, str]]:
         "away": 'fedbandit_refusals_total{job="fedbandit", reason="store_unavailable"}',
         "overloaded": 'fedbandit_refusals_total{job="fedbandit", reason="overloaded"}',
         "conflict": 'fedbandit_refusals_total{job="fedbandit", reason="sequence_conflict"}',
-        "alpha": 'fedbandit_effective_alpha{job="fedbandit", model="prices"}',
+        "effective": 'fedbandit_effective_alpha{job="fedbandit", model="prices"}',
+        "alpha": 'fedbandit_alpha{job="fedbandit", model="prices"}',
+        "active": 'fedbandit_agents{job="fedbandit", model="prices", state="active"}',
+        "unsent": 'fedbandit_unsent_observations{job="fedbandit", model="prices"}',
+        "restored": 'fedbandit_events_total{job="fedbandit", kind="restored"}',
         "queued": 'fedbandit_queued_uploads{job="fedbandit"}',
     }
     calm = {
@@ -54,7 +56,11 @@ def series(**values: str) -> list[dict[str, str]]:
         "away": QUIET,
         "overloaded": QUIET,
         "conflict": QUIET,
+        "effective": "0.5+0x180",
         "alpha": "0.5+0x180",
+        "active": "40+0x180",
+        "unsent": "120+0x180",
+        "restored": QUIET,
         "queued": QUIET,
     }
     return [{"series": names[name], "values": values.get(name, calm[name])} for name in names]
@@ -69,7 +75,12 @@ FIRING: dict[str, tuple[dict[str, str], set[str]]] = {
     "one upload that was shed": ({"overloaded": "0+0x100 1+0x80"}, set()),
     "a fleet that is cut off": ({"unchanged": "0+1x100 100+0x80"}, {"NobodyCalls"}),
     "two processes with one identity": ({"conflict": "0+0x160 1+0x20"}, {"UploadsRefused"}),
-    "agents that exchange far too late": ({"alpha": "3+0x180"}, {"GuaranteeWeakened"}),
+    "agents that exchange far too late": ({"effective": "3+0x180"}, {"GuaranteeWeakened"}),
+    "agents that exchange at every observation": ({"effective": "0.3+0x180", "alpha": QUIET}, set()),
+    "half of the fleet that is gone": ({"active": "40+0x130 15+0x50"}, {"AgentsDisappear"}),
+    "a fleet that shrinks slowly": ({"active": "80-0.25x180"}, set()),
+    "agents that cannot send what they observed": ({"unsent": "200000+0x180"}, {"ManyUnsentObservations"}),
+    "a server that went back to a backup": ({"restored": "0+0x160 1+0x20"}, {"StoreRestored"}),
     "a long queue": ({"queued": "600+0x180"}, {"QueueGrows"}),
 }
 
@@ -77,11 +88,16 @@ FIRING: dict[str, tuple[dict[str, str], set[str]]] = {
 @pytest.mark.parametrize("case", FIRING)
 def test_alerts_fire_when_they_should_and_only_then(rules: Path, case: str) -> None:
     changed, expected = FIRING[case]
+    require_alerts(rules, series(**changed), expected)
+
+
+def require_alerts(rules: Path, input_series: list[dict[str, str]], expected: set[str]) -> None:
+    """promtool finds that exactly these alerts fire after 175 minutes of these series."""
     names = [rule["alert"] for group in yaml.safe_load(rules.read_text())["groups"] for rule in group["rules"]]
     assert expected <= set(names)
     test = {
         "interval": "1m",
-        "input_series": series(**changed),
+        "input_series": input_series,
         # What is asked is the set of names: labels and annotations are of no interest here.
         "promql_expr_test": [
             {
@@ -148,6 +164,71 @@ def metrics(server: LiveServer) -> dict[str, float]:
 def send(server: LiveServer, token: str, sequence: int) -> int:
     body = codec.encode(request(incoming("a", sequence)))
     return server.request("POST", "/v1/models/news/sync", token=token, body=body).status
+
+
+def over_three_hours(*scrapes: dict[str, float]) -> list[dict[str, str]]:
+    """Series of scrapes of a real server: the first lasts 120 minutes, then what changed goes on at the same rate."""
+    first, second, last = scrapes[0], scrapes[-2], scrapes[-1]
+    found = []
+    for name, value in last.items():
+        series_name = name.replace("{", '{job="fedbandit", ') if "{" in name else name + '{job="fedbandit"}'
+        step = value - second.get(name, 0.0) if "_total" in name or "_bucket" in name else 0.0
+        begin = first.get(name, 0.0)
+        found.append({"series": series_name, "values": f"{begin}+0x120 {value}+{step}x60"})
+    return [*found, {"series": 'up{job="fedbandit"}', "values": "1+0x180"}]
+
+
+def test_rules_fire_on_the_metrics_of_a_server_without_its_database(rules: Path, database: Any) -> None:
+    with running_server(rules.parent / "one", database.address) as server:
+        server.add_model("news", dim=3)
+        token = server.add_agent("news", "a")
+        assert send(server, token, 1) == 200
+        scrapes = [metrics(server)]
+        database.control("stop", "-m", "immediate")
+        for _ in range(2):  # a minute of a fleet each
+            for _ in range(10):
+                assert send(server, token, 2) == 503
+            scrapes.append(metrics(server))
+        require_alerts(rules, over_three_hours(*scrapes), {"StoreDown", "ExchangesFail"})
+        database.control("restart")
+
+
+def test_rules_are_silent_on_the_metrics_of_a_mature_fleet(rules: Path) -> None:
+    """Two exchanges a day: none in these three hours, while agents ask every few minutes for news."""
+    with running_server(rules.parent / "one") as server:
+        server.add_model("news", dim=3)
+        token = server.add_agent("news", "a")
+        assert [send(server, token, sequence) for sequence in (1, 2)] == [200, 200]
+        tag = server.request("GET", "/v1/models/news/state", token=token).headers["ETag"]
+        scrapes = [metrics(server)]
+        for _ in range(2):
+            headers = {"If-None-Match": tag}
+            assert server.request("GET", "/v1/models/news/state", token=token, headers=headers).status == 304
+            scrapes.append(metrics(server))
+        assert scrapes[-1]['fedbandit_downloads_total{result="unchanged"}'] == 2.0
+        require_alerts(rules, over_three_hours(*scrapes), set())
+
+
+def test_every_metric_of_rules_and_grafana_exists_on_a_server(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        server.add_model("news", dim=3)
+        token = server.add_agent("news", "a")
+        assert (send(server, token, 1), send(server, token, 5)) == (200, 409)
+        exposed = server.request("GET", "/metrics").data.decode()
+    for file in (RULES, ROOT / "deploy" / "grafana.json"):
+        for name in set(re.findall(r"fedbandit_[a-z_]+", file.read_text())) - {"fedbandit_closed_connections_total"}:
+            assert f"\n{name}{{" in exposed or f"\n{name} " in exposed, name
+    assert "# TYPE fedbandit_closed_connections_total counter" in exposed  # its series appear with the first one
+
+
+def test_grafana_expressions_are_promql(tmp_path: Path) -> None:
+    panels = json.loads((ROOT / "deploy" / "grafana.json").read_text())["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    checked = {"groups": [{"name": "grafana", "rules": [{"record": "x", "expr": e} for e in expressions]}]}
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump(checked).replace("$model", "news"))
+    done = run(tool("promtool"), "check", "rules", "--lint=none", str(tmp_path / "rules.yml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len({panel["id"] for panel in panels}) == len(panels)
 
 
 def test_an_outage_of_postgresql_is_seen_on_every_replica(tmp_path: Path, database: Any) -> None:

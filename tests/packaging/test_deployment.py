@@ -88,6 +88,27 @@ def test_compose_itself_reads_the_file_and_insists_on_the_secrets() -> None:
     assert without.returncode != 0 and "deploy/.env" in without.stderr
 
 
+def test_kubernetes_manifests_fit_the_schemas_and_are_hardened() -> None:
+    import kubernetes_validate
+
+    server_ports: set[int] = set()
+    for file in sorted((DEPLOY / "kubernetes").glob("*.yaml")):
+        for manifest in yaml.safe_load_all(file.read_text()):
+            kubernetes_validate.validate(manifest, "1.31", strict=True)
+            if manifest["kind"] not in ("Deployment", "StatefulSet"):
+                continue
+            pod = manifest["spec"]["template"]["spec"]
+            assert manifest["spec"]["selector"]["matchLabels"] == manifest["spec"]["template"]["metadata"]["labels"]
+            assert pod["securityContext"]["runAsNonRoot"] and not pod["automountServiceAccountToken"]
+            for container in pod["containers"]:
+                assert container["resources"]["limits"]["memory"] and not container["image"].endswith("latest")
+                assert container["securityContext"]["readOnlyRootFilesystem"]
+                server_ports |= {port["containerPort"] for port in container.get("ports", ())}
+                secrets = [item for item in container["env"] if "TOKEN" in item["name"] or "DATABASE" in item["name"]]
+                assert all("valueFrom" in item or item["value"].startswith("/tokens/") for item in secrets)
+    assert server_ports == {8700}
+
+
 def test_the_dockerfile_copies_only_what_its_context_has() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
     kept = re.findall(r"^!(\S+)$", (DEPLOY / "Dockerfile.dockerignore").read_text(), re.MULTILINE)

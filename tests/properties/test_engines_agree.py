@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import fedbandit as fb
@@ -27,6 +27,26 @@ def radii(n_agents):
     )
 
 
+policies = st.one_of(
+    st.just({}),
+    st.just({}),
+    st.fixed_dictionaries(
+        {
+            "policy": st.sampled_from(["ucb", "inverse-gap", "thompson"]),
+            "explore": st.sampled_from([0.0, 0.1, 1.0]),
+            "control": st.sampled_from([0.0, 0.2]),
+            "gamma": st.sampled_from(["auto", 0.0, 3.0]),
+            "propensity_samples": st.just(0),
+            "policy_seed": st.integers(0, 3),
+        }
+    ),
+)
+
+
+def is_drawn_from_a_ball(rule, world):
+    return not getattr(rule, "is_certain", True) and isinstance(world, fb.worlds.ball)
+
+
 @st.composite
 def rules(draw, dim, n_agents):
     common = {"dim": dim, "beta": draw(radii(n_agents)), "lam": draw(st.sampled_from([0.1, 1.0, 5.0]))}
@@ -35,13 +55,15 @@ def rules(draw, dim, n_agents):
     if kind == "fed":
         return fb.FedLinUCB(
             **common,
+            **draw(policies),
             alpha=draw(level if not hasattr(common["beta"], "n_agents") else level.filter(bool)),
             join=draw(st.booleans()),
             refresh=draw(st.sampled_from(["upload", "arrival"])),
             trigger=draw(st.sampled_from(["determinant", "spectral"])),
+            personal=draw(st.sampled_from([None, None, "auto", 0.0, 0.1, 10.0])),
         )
     if kind == "rare":
-        return fb.OFUL(**common, switching=draw(level))
+        return fb.OFUL(**common, **draw(policies), switching=draw(level))
     if kind == "oful":
         return fb.OFUL(**common, mode=draw(st.sampled_from(["independent", "shared"])))
     enrolment = draw(st.sampled_from(["start", "arrival"]))
@@ -94,6 +116,8 @@ def test_the_compiled_trace_is_the_trace_of_the_reference(data):
     dim = data.draw(st.integers(1, 12), label="dim")
     world = data.draw(worlds(dim), label="world")
     rule = data.draw(rules(dim, N_AGENTS), label="rule")
+    assume(not is_drawn_from_a_ball(rule, world))  # only the reference plays it
+    assume(getattr(rule, "personal", None) is None or rule.is_certain)  # nor do kernels draw for personal agents
     run = {
         "participation": data.draw(PARTICIPATION, label="participation"),
         "n_agents": N_AGENTS,

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import fedbandit as fb
+from fedbandit import pauses
 from fedbandit.core.growth import GrowthTracker
 from fedbandit.core.ridge import RidgeModel
-from fedbandit.sdk import LocalServer, next_model, pauses
+from fedbandit.sdk import LocalServer, next_model
 from tests.sdk.helpers import Way, make_hub, make_live, wait_until, whole_rows
 
 
@@ -108,7 +109,9 @@ def test_the_growth_is_exact_after_many_swaps_with_threads_observing():
 
         def work(seed):
             rng = np.random.default_rng(seed)
-            for _ in range(1500):
+            for n in range(50_000):
+                if n >= 1500 and agent.status().exchanges > 5:  # a busy machine gives the background little time
+                    return
                 agent.observe(agent.choose(rng.standard_normal((5, 6))), float(rng.standard_normal()))
 
         threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
@@ -120,7 +123,7 @@ def test_the_growth_is_exact_after_many_swaps_with_threads_observing():
             tracked = 0.0 if agent._durable.agent._tracker is None else agent._durable.agent._tracker.value
             assert tracked == pytest.approx(growth_of(agent), rel=1e-8, abs=1e-9)
         agent.flush(10.0)
-        assert hub.server.stats.n_obs == 4500 and agent.status().exchanges > 5
+        assert hub.server.stats.n_obs == agent.status().rounds >= 4500 and agent.status().exchanges > 5
 
 
 @pytest.mark.parametrize("dim", [3, 70])
@@ -232,7 +235,7 @@ def test_a_tracker_that_is_renewed_all_the_time_gives_the_same_uploads(dim):
 @pytest.mark.parametrize("dim", [6, 90])
 def test_the_thread_never_sleeps_with_the_agents_lock(monkeypatch, dim):
     n_points, with_lock = [], []
-    monkeypatch.setattr(pauses, "LONGEST_S", 0.0)
+    monkeypatch.setattr(pauses, "WORTH_S", 0.0)
     rng = np.random.default_rng(0)
     durables = []
     real = pauses.time.sleep

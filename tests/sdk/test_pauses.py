@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from fedbandit.sdk import pauses
+from fedbandit import pauses
 
 
 @pytest.fixture
@@ -54,4 +54,39 @@ def test_beginning_is_of_one_thread(sleeps):
     in_thread(pauses.begin)
     spin(1e-3)
     pauses.pause_point()
+    assert sleeps == []
+
+
+def test_nothing_pauses_while_a_lock_is_held_that_others_wait_for(sleeps):
+    def work():
+        pauses.begin()
+        with pauses.no_pauses():
+            spin(1e-3)
+            pauses.pause_point()
+            with pauses.no_pauses():
+                pauses.pause_point()
+            pauses.pause_point()
+        held = len(sleeps)
+        pauses.pause_point()
+        sleeps.append(held)
+
+    in_thread(work)
+    assert sleeps[-1] == 0 and len(sleeps) == 2
+
+
+def test_a_long_computation_pauses_in_between(sleeps):
+    import numpy as np
+
+    from fedbandit.core.ridge import factorise
+
+    Sigma = np.eye(300) * 2.0
+
+    def work():
+        pauses.begin()
+        factorise(Sigma)
+
+    begun = in_thread(work)
+    assert len(sleeps) > 5 and set(sleeps) == {begun}
+    sleeps.clear()
+    factorise(Sigma)  # in this thread
     assert sleeps == []

@@ -53,7 +53,7 @@ def fields(**changes: Any) -> Build:
     """The next upload of agent a with some fields changed; None leaves one out."""
 
     def build() -> bytes:
-        known = msgspec.structs.asdict(request(incoming("a", 2, incarnation="life-2")))
+        known = codec.fields_of(request(incoming("a", 2, incarnation="life-2")))
         merged = {**known, **changes}
         return msgspec.msgpack.encode({key: value for key, value in merged.items() if value is not None})
 

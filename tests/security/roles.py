@@ -17,9 +17,10 @@ from fedbandit.service.telemetry import make_logger
 # Callers: "own" is agent a of model news, which the paths name; "peer" is agent b of the same model; "foreign" is an
 # agent of another model; the others have no right to anything.
 PEOPLE = ("admin", "viewer")
-AGENTS = ("own", "peer", "foreign")
+REPORTER = ("reporter",)
+AGENTS = ("own", "peer", "foreign", "enrolling")  # "enrolling": an enrolment of model news, which is no agent
 NOBODY = ("revoked", "missing", "malformed", "unknown", "replaced")
-EVERYBODY = (*PEOPLE, *AGENTS, *NOBODY)
+EVERYBODY = (*PEOPLE, *REPORTER, *AGENTS, *NOBODY)
 
 ADMIN, LOOK, READ, SELF, OWN = ("admin",), PEOPLE, (*PEOPLE, "own", "peer"), (*PEOPLE, "own"), ("own",)
 ALLOWED: dict[str, tuple[str, ...]] = {
@@ -29,6 +30,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "GET /v1/models": LOOK,
     "POST /v1/models": ADMIN,
     "DELETE /v1/models/{model}": ADMIN,
+    "PATCH /v1/models/{model}": ADMIN,
+    "POST /v1/models/{model}/arms": ADMIN,
+    "POST /v1/models/{model}/restart": ADMIN,
     "GET /v1/models/{model}/export": LOOK,
     "GET /v1/models/{model}/events": LOOK,
     "GET /v1/models/{model}/samples": LOOK,
@@ -37,10 +41,21 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "GET /v1/models/{model}/agents/{agent}": SELF,
     "GET /v1/models/{model}/agents/{agent}/influence": LOOK,
     "GET /v1/models/{model}/insight": LOOK,
+    "GET /v1/models/{model}/gain": LOOK,
     "POST /v1/models/{model}/agents/{agent}/revoke": ADMIN,
     "POST /v1/models/{model}/agents/{agent}/forget": ADMIN,
     "POST /v1/models/{model}/agents/{agent}/quarantine": ADMIN,
     "POST /v1/models/{model}/agents/{agent}/release": ADMIN,
+    "POST /v1/models/{model}/agents/{agent}/retire": (*ADMIN, "own"),
+    "POST /v1/models/{model}/agents/{agent}/unretire": ADMIN,
+    "POST /v1/models/{model}/prune": ADMIN,
+    "GET /v1/models/{model}/enrolments": ADMIN,
+    "POST /v1/models/{model}/enrolments": ADMIN,
+    "POST /v1/models/{model}/enrolments/{name}/revoke": ADMIN,
+    "POST /v1/models/{model}/enrol": ("enrolling",),
+    "POST /v1/models/{model}/start": ("own", "peer"),
+    "POST /v1/models/{model}/rewards": (*ADMIN, "reporter", "own", "peer"),
+    "POST /v1/models/{model}/rewards/collect": OWN,
     "GET /v1/tokens": ADMIN,
     "POST /v1/tokens": ADMIN,
     "DELETE /v1/tokens/{name}": ADMIN,

@@ -20,6 +20,23 @@ from tests.security.roles import ALLOWED, EVERYBODY, routes, status_for
 from tests.service.uploads import incoming, request
 
 STREAMS = "GET /live"
+WITH_TOKEN = (
+    "POST /v1/tokens",
+    "POST /v1/models/{model}/agents",
+    "POST /v1/models/{model}/enrolments",
+    "POST /v1/models/{model}/enrol",
+)
+ELSEWHERE = {"arms": "arms", "restart": "other", "gain": "tested"}  # models that have what the route is for
+BODIES = {
+    "POST /v1/models/{model}/arms": {"arms": ["c"]},
+    "PATCH /v1/models/{model}": {"beta": 0.6},
+    "POST /v1/models": {"name": "made", "dim": 2, "beta": 1.0},
+    "POST /v1/models/{model}/prune": {"after_s": 1e9},
+    "POST /v1/models/{model}/enrol": {"nonce": "n" * 43},
+    "POST /v1/models/{model}/start": {"session": "1-" + "a" * 32},
+    "POST /v1/models/{model}/rewards": {"decision": "aaaaaaaaaaaa-1", "reward": 1.0},
+    "POST /v1/models/{model}/rewards/collect": {"prefix": "aaaaaaaaaaaa"},
+}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
@@ -28,21 +45,27 @@ class Place:
 
     def __init__(self, server: LiveServer) -> None:
         self.server = server
-        server.add_model("news")
+        server.add_model("news", control=0.1)
         server.add_model("other")
+        server.add_model("arms", dim=4, blocks=2, arms=["a", "b"])
+        server.add_model("tested", control=0.1)
         self.tokens = {
             "admin": server.admin_token,
             "viewer": server.call("POST", "/v1/tokens", {"name": "viewer"})["token"],
+            "reporter": server.call("POST", "/v1/tokens", {"name": "hook", "role": "reporter"})["token"],
             "own": server.add_agent("news", "a"),
             "peer": server.add_agent("news", "b"),
             "foreign": server.add_agent("other", "c"),
             "revoked": server.add_agent("news", "gone"),
             "replaced": server.call("POST", "/v1/tokens", {"name": "old", "role": "admin"})["token"],
+            "enrolling": server.call("POST", "/v1/models/news/enrolments", {"name": "e"})["secret"],
             "missing": "",
             "malformed": "short",
             "unknown": "fb_" + "u" * 43,
         }
         server.call("POST", "/v1/models/news/agents/gone/revoke")
+        server.add_agent("news", "spent")
+        server.call("POST", "/v1/models/news/rewards/collect", {"prefix": "aaaaaaaaaaaa"}, token=self.tokens["own"])
         server.call("POST", "/v1/tokens", {"name": "old", "role": "viewer", "replace": True})
         self.sequence = 0
         self.answers: list[str] = []  # all responses of the server except those with a token
@@ -52,7 +75,7 @@ class Place:
         method, path = route.split()
         allowed = who in ALLOWED[route]
         options = self._body(route, allowed)
-        path = self._path(route, path, allowed)
+        path = self._path(route, path, allowed, who)
         options.setdefault("headers", {})
         answer = self.server.request(
             "HEAD" if head else method,
@@ -66,12 +89,12 @@ class Place:
             if answer.status != 200:
                 self.answers.append(answer.read().decode("utf-8", "replace"))
             answer.close()  # a stream does not end
-        elif not (route in ("POST /v1/tokens", "POST /v1/models/{model}/agents") and answer.status == 201):
+        elif not (route in WITH_TOKEN and answer.status in (200, 201)):
             self.answers.append(answer.data.decode("utf-8", "replace"))
         self.answers.append(str(dict(answer.headers)))
         return answer.status
 
-    def _path(self, route: str, path: str, allowed: bool) -> str:
+    def _path(self, route: str, path: str, allowed: bool, who: str) -> str:
         if "static" in path:
             return static_url("dashboard.css")
         spoils = route.startswith(("DELETE", "POST")) and allowed and not route.endswith("/sync")
@@ -81,7 +104,16 @@ class Place:
             model = "spare"
         if route.endswith("/revoke") and allowed:
             agent = "gone"
-        return path.replace("{model}", model).replace("{agent}", agent).replace("{name}", "nobody")
+        if route.endswith("retire") and allowed:
+            agent = "a" if who == "own" else "spent"
+            self.server.call("POST", f"/v1/models/news/agents/{agent}/unretire")
+        if allowed and route.split("/")[-1] in ELSEWHERE:
+            model = ELSEWHERE[route.split("/")[-1]]
+        return (
+            path.replace("{model}", model)
+            .replace("{agent}", agent)
+            .replace("{name}", "e" if "enrolments" in path else "nobody")
+        )
 
     def _body(self, route: str, allowed: bool) -> dict[str, Any]:
         if route.endswith("/sync"):
@@ -90,9 +122,8 @@ class Place:
             return {"body": codec.encode(request(upload))}
         if route.startswith("POST /v1/models/{model}/agents/"):
             return {}
-        if route.startswith("POST /v1"):
-            given = {"name": "made", "dim": 2, "beta": 1.0} if route == "POST /v1/models" else {"name": "made"}
-            return {"json": given}
+        if route.startswith(("POST /v1", "PATCH /v1")):
+            return {"json": BODIES.get(route, {"name": "made"})}
         return {"body": b"", "headers": FORM} if route.startswith("POST") else {}
 
     def books(self) -> list[Any]:
@@ -121,6 +152,8 @@ def test_the_right_callers_come_in_and_nobody_else(place: Place, route: str) -> 
     assert place.books() == before
     for who in ALLOWED[route]:
         assert place.ask(route, who) in (200, 201, 204, 303), who
+        if route.endswith("/retire"):
+            place.server.call("POST", "/v1/models/news/agents/a/unretire")
 
 
 @pytest.mark.parametrize("route", sorted(route for route in ALLOWED if not route.startswith(STREAMS)))

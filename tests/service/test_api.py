@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from fedbandit.algorithms.messages import Upload
+from fedbandit.algorithms.messages import Upload, digest_of
+from fedbandit.core.group_sums import GroupSums, RewardSums
 from fedbandit.core.plausibility import information
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.errors import InvalidInput
 from fedbandit.wire import codec
 from fedbandit.wire.codec import CONTENT_TYPE
 from fedbandit.wire.settings import ModelDescription
-from tests.service.uploads import folded, incoming
+from tests.service.uploads import folded, incoming, request
 
 
 def problem(answer):
@@ -255,14 +256,25 @@ def test_an_administrator_puts_an_agent_into_quarantine_and_releases_it(service)
     assert kinds[:2] == ["released", "quarantined"]
 
 
-def test_insight_is_the_guarantee_with_the_largest_shares(service):
-    tokens = service.fleet("a", "b", "c", radius={"kind": "adaptive", "n_agents": 1, "noise_scale": 0.2}, beta=None)
+def test_insight_is_the_checks_with_the_largest_shares(service):
+    tokens = service.fleet("a", "b", "c", radius={"kind": "adaptive", "n_agents": 1, "noise_scale": 3}, beta=None)
     assert {service.send(tokens[agent], agent).status_code for agent in "ab"} == {200}
     told = service.call("GET", "/v1/models/news/insight?limit=2")
-    assert (told["model"], told["version"], told["guarantee"]) == ("news", 2, "contradicted")
+    assert (told["model"], told["version"], told["summary"]["contradicted"]) == ("news", 2, 1)
     assert told["beta_needed"] > told["beta"] > 0
     assert "3 agents are enrolled" in told["explanation"]
-    assert {check["state"] for check in told["checks"]} <= {"assumed", "consistent", "contradicted"}
+    states = {check["name"]: check["state"] for check in told["checks"]}
+    assert states == {
+        "one_theta": "assumed",
+        "no_change": "assumed",
+        "linear": "assumed",
+        "noise_scale": "assumed",
+        "theta_bound": "held",
+        "buffers": "contradicted",
+    }
+    assert [check["advice"] for check in told["checks"] if check["state"] == "contradicted"] == [
+        "create the model with a larger n_agents"
+    ]
     shares = {item["agent"]: item["share"] for item in told["largest_shares"]}
     assert sum(shares.values()) + told["prior_share"] == pytest.approx(1.0)
     assert shares == {
@@ -330,3 +342,79 @@ def test_too_many_observations_are_told_when_to_come_back(service):
 def test_limits_that_cannot_be_are_refused(service, wrong):
     refused = service.request("POST", "/v1/models", json={"name": "odd", "dim": 3, "beta": 1, **wrong})
     assert (refused.status_code, refused.json()["error"]) == (400, "invalid_parameter")
+
+
+# -- the gain over control
+
+
+def send_grouped(service, token, groups, sequence=1, *, digest=None):
+    upload = incoming("a", sequence)
+    body = request(upload)
+    packed = body.stats + groups
+    message = codec.SyncRequest(
+        agent="a",
+        incarnation=body.incarnation,
+        sequence=sequence,
+        digest=digest_of(packed) if digest is None else digest,
+        dim=3,
+        stats=body.stats,
+        growth=0.5,
+        groups=groups,
+    )
+    return service.request("POST", "/v1/models/news/sync", token=token, content=codec.encode(message))
+
+
+def test_the_gain_over_control_is_measured_from_the_groups_of_uploads(service):
+    token = service.fleet("a", control=0.25)["a"]
+    assert service.call("GET", "/v1/models/news")["control"] == 0.25
+    told = service.call("GET", "/v1/models/news/gain")
+    assert (told["state"], told["n_control"], told["gain"]) == ("undecided", 0, None)
+    groups = GroupSums(RewardSums(1, 0.5, 0.25), RewardSums(2, 1.0, 0.5))
+    answer = send_grouped(service, token, groups.to_bytes())
+    assert answer.status_code == 200
+    assert send_grouped(service, token, groups.to_bytes()).status_code == 200  # a retry
+    told = service.call("GET", "/v1/models/news/gain?level=0.1")
+    assert (told["n_control"], told["n_treatment"], told["mean_control"], told["level"]) == (1, 2, 0.5, 0.1)
+    assert told["low"] is None and "Too few rewards" in told["words"]
+    assert service.request("GET", "/v1/models/news/gain?level=2").status_code == 400
+    assert service.request("GET", "/v1/models/news/gain", token=token).status_code == 403
+    other = service.fleet(model="plain")
+    assert other == {} and service.request("GET", "/v1/models/plain/gain").status_code == 400
+
+
+def test_groups_that_cannot_come_from_the_upload_are_refused(service):
+    token = service.fleet("a", control=0.25)["a"]
+    good = GroupSums(RewardSums(1, 0.5, 0.25), RewardSums(2, 1.0, 0.5))
+    cases = {
+        "more rewards than observations": GroupSums(RewardSums(5, 0.0, 0.0)).to_bytes(),
+        "more squares": GroupSums(RewardSums(1, 1e6, 1e12)).to_bytes(),
+        "Σr beyond √(nΣr²)": GroupSums(RewardSums(1, 0.5, 0.01)).to_bytes(),
+        "NaN": np.array([1.0, np.nan, 1.0, 0.0, 0.0, 0.0]).tobytes(),
+        "half a reward": np.array([0.5, 0.1, 0.1, 0.0, 0.0, 0.0]).tobytes(),
+        "another length": good.to_bytes()[:-8],
+    }
+    for name, groups in cases.items():
+        assert send_grouped(service, token, groups).status_code in (400, 422), name
+    assert send_grouped(service, token, good.to_bytes(), digest=digest_of(b"")).status_code in (400, 422)
+    assert service.call("GET", "/v1/models/news")["n_obs"] == 0
+    assert send_grouped(service, token, good.to_bytes()).status_code == 200
+    plain = service.fleet("a", model="plain")["a"]
+    upload = request(incoming("a", 1))
+    message = codec.SyncRequest(
+        agent="a",
+        incarnation="life-1",
+        sequence=1,
+        digest=digest_of(upload.stats + good.to_bytes()),
+        dim=3,
+        stats=upload.stats,
+        growth=0.5,
+        groups=good.to_bytes(),
+    )
+    answer = service.request("POST", "/v1/models/plain/sync", token=plain, content=codec.encode(message))
+    assert answer.status_code == 422 and "no control group" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("control", [-0.1, 1.0, 7])
+def test_a_control_share_outside_its_range_is_refused(service, control):
+    answer = service.request("POST", "/v1/models", json={"name": "news", "dim": 3, "beta": 0.5, "control": control})
+    assert answer.status_code == 400 and "control" in answer.json()["message"]

@@ -20,7 +20,7 @@ def test_every_route_is_documented_and_every_documented_route_exists(service):
     described = service.call("GET", "/openapi.json")["paths"]
     routes = {f"{method.upper()} {path}" for path, methods in described.items() for method in methods}
     text = (DOCS / "http-api.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `((?:GET|POST|DELETE) [^`]+)` \|", text, re.MULTILINE)) == routes
+    assert set(re.findall(r"^\| `((?:GET|POST|PATCH|DELETE) [^`]+)` \|", text, re.MULTILINE)) == routes
 
 
 def test_every_error_code_that_the_document_names_exists_with_its_status():

@@ -7,6 +7,7 @@ import pytest
 
 from fedbandit.core.plausibility import MAX_TOTAL
 from fedbandit.errors import ImplausibleUpload, Unauthenticated
+from fedbandit.service.exchange.epochs import EpochState
 from fedbandit.service.exchange.ledger import Acknowledged, AgentRow, Fold
 from fedbandit.service.model import NO_GROWTH
 from tests.service.uploads import TOKEN, folded, incoming, settings
@@ -15,7 +16,7 @@ from tests.service.uploads import TOKEN, folded, incoming, settings
 def fold_of(agent: AgentRow, n_obs: float = 0.0) -> Fold:
     state = np.frombuffer(folded(), dtype="<f8").copy()
     state[-3] = n_obs
-    return Fold(settings(), "uid", 0, state, NO_GROWTH, {agent.name: agent}, {})
+    return Fold(settings(), "uid", 0, state, NO_GROWTH, {agent.name: agent}, {}, EpochState(settings()))
 
 
 def test_a_model_counts_no_further_than_a_float_can():

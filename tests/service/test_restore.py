@@ -186,6 +186,20 @@ def test_a_backup_is_whole_while_the_server_merges_and_commands_refuse_what_woul
         assert counts(server) == [200, 0, 0]
 
 
+def test_a_restore_is_an_event_of_every_model_once(tmp_path):
+    with running_server(tmp_path / "data") as server:
+        server.add_model("news", dim=3)
+        directory = Directory(tmp_path, server)
+        directory.backup()
+        directory.restore()
+        metrics = server.request("GET", "/metrics").data.decode()
+        assert 'fedbandit_events_total{kind="restored"} 1.0' in metrics
+        server.stop()
+        server.start()
+        kinds = [event["kind"] for event in server.call("GET", "/v1/models/news/events")["events"]]
+        assert kinds.count("restored") == 1
+
+
 def test_a_version_that_comes_by_again_with_other_sums_has_another_tag():
     before, after = (Model(settings(), "one", 0.0, version=7, n_obs=n_obs) for n_obs in (20, 21))
     assert before.tag != after.tag

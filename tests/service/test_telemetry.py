@@ -71,6 +71,41 @@ def test_a_deleted_model_leaves_no_series(service):
     assert 'model="news"' not in service.request("GET", "/metrics").text
 
 
+def test_metrics_count_agents_by_state_and_rewards_by_model(service):
+    tokens = service.fleet("a", "b", "c")
+    service.send(tokens["a"])
+    service.call("POST", "/v1/models/news/agents/c/revoke")
+    text = service.request("GET", "/metrics").text
+    for state, n in {"enrolled": 3, "active": 1, "silent": 1, "revoked": 1, "quarantined": 0}.items():
+        assert f'fedbandit_agents{{model="news",state="{state}"}} {n:.1f}' in text
+    model = service.call("GET", "/v1/models/news")
+    assert f'fedbandit_reward_observations{{model="news"}} {float(model["n_obs"])}' in text
+    assert f'fedbandit_reward_sum{{model="news"}} {float(model["reward_sum"])}' in text
+    assert 'fedbandit_unsent_observations{model="news"} 0.0' in text
+    assert 'fedbandit_events_total{kind="enrolled"} 3.0' in text
+    assert 'fedbandit_events_total{kind="revoked"} 1.0' in text
+    assert 'fedbandit_events_total{kind="restored"} 0.0' in text  # alerts need a first sample
+
+
+def test_an_agent_that_only_asks_for_the_model_is_active(service):
+    tokens = service.fleet("a")
+    service.now = 5000.0
+    assert service.request("GET", "/v1/models/news/state", token=tokens["a"]).status_code == 200
+    assert service.call("GET", "/v1/models/news/agents/a")["last_seen"] is None  # written with the next batch
+    flush(service)
+    assert service.call("GET", "/v1/models/news/agents/a")["last_seen"] == 5000.0
+    service.now = 5001.0
+    tag = service.request("GET", "/v1/models/news/state", token=tokens["a"]).headers["etag"]
+    service.request("GET", "/v1/models/news/state", token=tokens["a"], headers={"If-None-Match": tag})
+    service.request("GET", "/v1/models/news/state")  # a person, not an agent
+    flush(service)
+    assert service.call("GET", "/v1/models/news/agents/a")["last_seen"] == 5000.0  # within the interval
+    service.now = 5020.0
+    flush(service)
+    assert service.call("GET", "/v1/models/news/agents/a")["last_seen"] == 5001.0
+    assert 'fedbandit_agents{model="news",state="active"} 1.0' in service.request("GET", "/metrics").text
+
+
 def test_events_tell_who_came_went_and_was_refused(service):
     tokens = service.fleet("a")
     for _ in range(5):

@@ -35,6 +35,7 @@ def incoming(
     dim: int = 3,
     growth: float = 0.5,
     unsent: int = 0,
+    **drift: int,
 ) -> IncomingUpload:
     """An upload whose numbers follow from agent, incarnation and sequence, unless a seed is given."""
     if seed is None:
@@ -42,7 +43,7 @@ def incoming(
     stats = packed(seed, dim=dim)
     numbers = np.frombuffer(stats, dtype="<f8")
     return IncomingUpload(
-        agent, incarnation, sequence, digest_of(stats), numbers, growth, token, unsent=unsent, n_bytes=len(stats)
+        agent, incarnation, sequence, digest_of(stats), numbers, growth, token, 0, unsent, len(stats), **drift
     )
 
 

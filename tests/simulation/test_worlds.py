@@ -30,7 +30,9 @@ every_drawn_world = pytest.mark.parametrize("world", DRAWN.values(), ids=DRAWN)
 
 def test_every_world_of_the_catalog_is_tested_here():
     # tests/simulation/test_fixed_worlds.py; logistic: tests/algorithms/test_fedglbucb.py
-    elsewhere = {"fixed-set", "fixed-features", "clusters", "logistic"}
+    # tests/simulation/test_changing_worlds.py
+    changing = {"abrupt-change", "small-change", "slow-change", "repeated-changes"}
+    elsewhere = {"fixed-set", "fixed-features", "clusters", "logistic", *changing}
     assert set(WORLDS) == {*DRAWN, "ball", *elsewhere}
 
 

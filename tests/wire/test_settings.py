@@ -11,6 +11,7 @@ from fedbandit.cli import models
 from fedbandit.errors import FormatError, InvalidParameter
 from fedbandit.service.http.routes import NewModel
 from fedbandit.wire.identifiers import check_agent_id, check_model_name
+from fedbandit.wire.policy_choice import PolicyChoice
 from fedbandit.wire.settings import ModelDescription, ModelSettings
 
 FULL = ModelSettings(
@@ -24,6 +25,7 @@ FULL = ModelSettings(
     reward_bound=2.0,
     max_rate=3.0,
     max_share=0.5,
+    policy=PolicyChoice("inverse-gap", explore=0.1, gamma=3.0, policy_seed=4),
 )
 
 
@@ -37,7 +39,7 @@ def test_settings_come_back_from_their_description(settings):
 
 
 def test_the_api_and_the_command_line_take_every_setting():
-    names = {field.name for field in fields(ModelSettings)}
+    names = {field.name for kind in (ModelSettings, PolicyChoice) for field in fields(kind)}
     assert set(NewModel.model_fields) == names | {"beta"}
     assert names | {"beta"} <= set(inspect.signature(models.create).parameters)
 

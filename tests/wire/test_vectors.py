@@ -9,14 +9,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from fedbandit import FedLinUCB, SufficientStats
 from fedbandit.algorithms.messages import digest_of, packed_bytes, stats_from_bytes
 from fedbandit.core import radius as radii
-from fedbandit.errors import FormatError, UnsupportedFormat
+from fedbandit.core.block_rows import full_row
+from fedbandit.errors import FormatError, NotOneBlock, UnsupportedFormat
 from fedbandit.wire import codec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +38,7 @@ def read(name: str) -> Any:
 
 STATISTICS = read("statistics.json")["cases"]
 MESSAGES = read("messages.json")
+BLOCKS = read("blocks.json")
 STORIES = read("agents.json")["stories"]
 
 
@@ -77,7 +78,7 @@ def test_statistics(case: dict[str, Any]) -> None:
 
 
 def fields_of(message: codec.SyncRequest | codec.SyncReply) -> dict[str, Any]:
-    plain = msgspec.structs.asdict(message)
+    plain = codec.fields_of(message)
     return {key: value.hex() if isinstance(value, bytes) else value for key, value in plain.items()}
 
 
@@ -90,7 +91,9 @@ def test_requests(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [*MESSAGES["replies"], *MESSAGES["same_replies"]], ids=lambda case: case.get("name", "canonical")
+    "case",
+    [*MESSAGES["replies"], *BLOCKS["replies"], *MESSAGES["same_replies"]],
+    ids=lambda case: case.get("name", "canonical"),
 )
 def test_replies(case: dict[str, Any]) -> None:
     reply = codec.decode_reply(bytes.fromhex(case["bytes"]))
@@ -100,33 +103,60 @@ def test_replies(case: dict[str, Any]) -> None:
         assert codec.encode(again).hex() == case["bytes"]
 
 
-@pytest.mark.parametrize("case", MESSAGES["bad_replies"], ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", BLOCKS["requests"], ids=lambda case: str(case["fields"]["sequence"]))
+def test_requests_with_blocks(case: dict[str, Any]) -> None:
+    request = codec.decode_request(bytes.fromhex(case["bytes"]))
+    assert isinstance(request, codec.BlockSyncRequest)
+    assert fields_of(request) == case["fields"]
+    again = codec.request_of(codec.upload_of(request), model_version=request.model_version, unsent=request.unsent)
+    assert codec.fields_of(again) == codec.fields_of(request)
+
+
+@pytest.mark.parametrize("case", BLOCKS["rows"], ids=lambda case: str(case["block"]))
+def test_rows_in_blocks(case: dict[str, Any]) -> None:
+    agent = FedLinUCB(dim=case["dim"], blocks=case["blocks"], alpha=1e9, beta=0.5).agent("a")
+    if case["block"] is None:
+        with pytest.raises(NotOneBlock):
+            agent.observe(case["x"], 1.0)
+        assert agent.local.n_obs == 0
+    else:
+        agent.observe(case["x"], 1.0)
+        assert agent.local.b.tolist() == case["x"]
+
+
+@pytest.mark.parametrize("case", [*MESSAGES["bad_replies"], *BLOCKS["bad_replies"]], ids=lambda case: case["name"])
 def test_bad_replies(case: dict[str, Any]) -> None:
     with pytest.raises(FormatError) as caught:
         codec.decode_reply(bytes.fromhex(case["bytes"]))
     assert type(caught.value) is ERRORS[case["error"]]
 
 
-@pytest.mark.parametrize("case", MESSAGES["bad_requests"], ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", [*MESSAGES["bad_requests"], *BLOCKS["bad_requests"]], ids=lambda case: case["name"])
 def test_bad_requests(case: dict[str, Any]) -> None:
     with pytest.raises(FormatError) as caught:
         codec.decode_request(bytes.fromhex(case["bytes"]))
     assert type(caught.value) is ERRORS[case["error"]]
 
 
-@pytest.mark.parametrize("story", STORIES, ids=lambda story: story["name"])
+@pytest.mark.parametrize("story", [*STORIES, *BLOCKS["stories"]], ids=lambda story: story["name"])
 def test_stories_can_be_told_from_the_file_alone(story: dict[str, Any]) -> None:
     """As a client in another language does it: settings, bytes and rows in, choices, growth and bytes out."""
     s = story["settings"]
-    rule = FedLinUCB(dim=s["dim"], lam=s["lam"], alpha=s["alpha"], beta=radii.from_dict(s["radius"]))
+    numbers = {"dim": s["dim"], "lam": s["lam"], "alpha": s["alpha"], "personal": s.get("personal")}
+    rule = FedLinUCB(**numbers, beta=radii.from_dict(s["radius"]), blocks=s.get("blocks", 1), arms=s.get("arms"))
     agent = rule.agent(s["agent"], incarnation=story["incarnation"])
     for step in story["steps"]:
         if step["do"] == "choose":
             assert agent.choose(step["actions"]).index == step["index"]
             np.testing.assert_allclose(agent.scores(step["actions"]).upper, step["scores"], rtol=TOLERANCE)
             continue
+        if step["do"] == "choose_context":
+            decision = agent.choose_context(step["context"], arms=step["arms"], bias=step["bias"])
+            assert (decision.index, decision.block, decision.arm) == (step["index"], step["block"], step["arm"])
+            continue
         if step["do"] == "observe":
-            upload = agent.observe(step["x"], step["reward"])
+            row = step["x"] if "block" not in step else full_row(np.array([step["block"], *step["x"]]), rule.blocks)
+            upload = agent.observe(row, step["reward"])
         elif step["do"] == "receive":
             reply = codec.decode_reply(bytes.fromhex(step["reply"]))
             upload = agent.adopt(codec.download_of(reply))
@@ -141,6 +171,7 @@ def test_stories_can_be_told_from_the_file_alone(story: dict[str, Any]) -> None:
             assert request.stats.hex() == step["upload"]["stats"]
             assert request.digest.hex() == step["upload"]["digest"]
             assert request.sequence == step["upload"]["sequence"]
+            assert fields_of(request).get("touched") == step["upload"].get("touched")
 
 
 def test_the_vectors_cover_what_they_promise() -> None:

@@ -358,3 +358,41 @@ test("statistics that rounding has made singular are taken", async () => {
   for (let t = 0; t < 300; t++) agent.observe([1e9, 1e9], 1);
   assert.ok(Number.isFinite(agent.growth));
 });
+
+test("own sums follow what the server acknowledges, and survive a restart", async () => {
+  const settings = { name: "news", dim: 2, lam: 1, alpha: 1e9, radius: { kind: "fixed", beta: 0.5 }, settings: "one", agent: "a", personal: { kind: "fixed", kappa: 2 } };
+  const agent = new Agent({ settings, background: false });
+  const reply = (acknowledged, more = {}) => ({ agent: "a", version: agent.model.version + 1, acknowledged, settings: "one", stats: Float64Array.from([9, 0, 9, 1, 1, 6, 2, 2]), ...more });
+  agent.observe([1, 0], 1);
+  agent.makeUpload();
+  assert.equal(agent.personal.held, null);
+  agent.receive(reply(1), false); // a download that holds the upload in flight
+  assert.equal(agent.personal.held.last, 1);
+  assert.ok(agent.flight);
+  const before = agent.estimate([[1, 0.5]])[0];
+  agent.receive({ ...reply(1), version: agent.model.version }, true);
+  assert.equal(agent.flight, null);
+  assert.deepEqual(agent.estimate([[1, 0.5]])[0].mean, before.mean);
+  const again = Agent.fromJSON(JSON.stringify(agent), { background: false });
+  assert.deepEqual(again.estimate([[1, 0.5]])[0].mean, before.mean);
+  agent.receive(reply(1, { excluded: true }), false); // quarantine: merged, and not in the model
+  assert.equal(agent.personal.held, null);
+  assert.equal(agent.personal.own(agent.buffer, null).at(-3), 1);
+});
+
+test("a restart of the model drops the buffer, and the next upload says how much and of which epoch", async () => {
+  const settings = { name: "news", dim: 2, lam: 1, alpha: 1e9, radius: { kind: "fixed", beta: 0.5 }, settings: "one", agent: "a", max_silence_rounds: 3 };
+  const agent = new Agent({ settings, background: false }), prior = Float64Array.from([1, 0, 1, 0, 0, 0, 0, 0]);
+  const reply = (version, acknowledged, epoch) => ({ agent: "a", version, acknowledged, settings: "one", stats: prior, epoch });
+  agent.observe([1, 0], 1);
+  agent.makeUpload();
+  assert.deepEqual([agent.flight.epoch, agent.flight.dropped], [0, 0]);
+  agent.observe([0, 1], 1); // while the restart is on its way
+  agent.receive(reply(2, 1, 1));
+  assert.deepEqual([agent.epoch, agent.dropped, agent.buffer.at(-3), agent.flight], [1, 1, 0, null]);
+  const again = Agent.fromJSON(JSON.stringify(agent), { background: false });
+  assert.deepEqual([1, 2, 3].map(() => again.observe([1, 0], 1)), [false, false, true]); // silent for at most 3 rounds
+  assert.deepEqual([again.flight.epoch, again.flight.dropped, again.dropped], [1, 1, 0]);
+  again.receive(reply(9, 2, 0), true); // a server that was restored to before the restart
+  assert.deepEqual([again.epoch, again.model.version, again.flight], [1, 2, null]);
+});

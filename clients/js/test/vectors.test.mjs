@@ -1,16 +1,11 @@
 // The client does what docs/vectors says.
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import * as fedbandit from "../fedbandit.js";
+import { CounterRandom, splitmix64 } from "../policies.js";
+import { close, hex, mutate, playPolicy, playStory, read, unhex } from "./story.mjs";
 
 const { Agent, Float, decode, decodeReply, digest, encode, packStats, unpackStats } = fedbandit;
-const read = (name) => JSON.parse(readFileSync(new URL(`../../../docs/vectors/${name}.json`, import.meta.url), "utf8"));
-const hex = (bytes) => Buffer.from(bytes).toString("hex");
-const unhex = (text) => new Uint8Array(Buffer.from(text, "hex"));
-const close = (got, want, what) =>
-  assert.ok(Math.abs(got - want) <= 1e-9 * Math.max(1, Math.abs(want)), `${what}: got ${got}, expected ${want}`);
-
 for (const item of read("statistics").cases) {
   test(`statistics: ${item.name}`, async () => {
     const stats = unpackStats(unhex(item.bytes), item.dim);
@@ -48,61 +43,27 @@ for (const { name, bytes, error } of read("messages").bad_replies) {
   });
 }
 
-test("mutated replies are replies or FormatErrors", () => {
-  let state = 12345;
-  const random = (n) => (state = (state * 1103515245 + 12345) % 2 ** 31) % n;
-  for (const { bytes } of read("messages").replies) {
-    for (let round = 0; round < 2000; round++) {
-      const mutated = unhex(bytes).slice(0, random(4) ? undefined : random(bytes.length / 2));
-      for (let n = random(4); n > 0 && mutated.length; n--) mutated[random(mutated.length)] = random(256);
-      try { decodeReply(mutated); } catch (error) { assert.ok(error instanceof fedbandit.FormatError, error.stack); }
-    }
-  }
-});
+test("mutated replies are replies or FormatErrors", () => mutate(read("messages").replies));
 
-for (const { name, why, settings, incarnation, steps } of read("agents").stories) {
-  for (const resumes of [false, true]) {
-    test(`${name}: ${why}${resumes ? "; saved and restored at every step" : ""}`, async () => {
-      let agent = Object.assign(new Agent({ settings }), { incarnation });
-      for (const [number, step] of steps.entries()) {
-        if (resumes) agent = Agent.fromJSON(JSON.stringify(agent));
-        await play(agent, step, `step ${number}`);
-      }
-    });
-  }
+for (const { seed, outputs } of read("random").splitmix64) {
+  test(`SplitMix64 of ${seed}`, () => assert.deepEqual(outputs.map((_, n) => String(splitmix64(BigInt(seed), n))), outputs));
 }
-
-async function play(agent, step, at) {
-  if (step.do === "choose") {
-    const all = agent.estimate(step.actions), decision = agent.choose(step.actions);
-    assert.equal(decision.index, step.index, at);
-    assert.equal(decision.version, step.model_version, at);
-    close(agent.beta, step.beta, `${at}: beta`);
-    all.forEach(({ mean, width, score }, i) => {
-      close(mean, step.means[i], `${at}: mean`);
-      close(width, step.widths[i], `${at}: width`);
-      close(score, step.scores[i], `${at}: score`);
-    });
-    return;
-  }
-  const before = agent.flight;
-  if (step.do === "observe") assert.equal(agent.observe(step.x, step.reward), step.upload !== null, at);
-  if (step.do === "flush") agent.makeUpload();
-  if (step.do === "receive") {
-    agent.receive(decodeReply(unhex(step.reply)));
-    assert.equal(agent.model.version, step.model_version, at);
-    assert.equal(before !== null && agent.flight !== before, step.answered, at);
-    close(agent.beta, step.beta, `${at}: beta`);
-  }
-  close(agent.growth, step.growth, `${at}: growth`);
-  assert.equal(agent.buffer.at(-3), step.n_unsent, at);
-  assert.equal(agent.flight?.sequence ?? null, step.in_flight, at);
-  if (!step.upload) return;
-  const request = decode(await agent.request());
-  assert.equal(request.get("agent"), agent.agent);
-  assert.equal(request.get("incarnation"), agent.incarnation);
-  assert.equal(request.get("sequence"), step.upload.sequence, at);
-  assert.equal(hex(request.get("stats")), step.upload.stats, at);
-  assert.equal(hex(request.get("digest")), step.upload.digest, at);
-  close(request.get("growth").value, step.upload.growth, `${at}: growth of the upload`);
+for (const { seed, agent, incarnation, purpose, key, decisions } of read("random").draws) {
+  test(`draws of ${agent} for ${purpose}`, () => {
+    const random = new CounterRandom(seed, agent, incarnation, purpose);
+    assert.equal(String(random.key), key);
+    for (const { number, bits, uniforms, index_of_10, normals } of decisions) {
+      assert.deepEqual(bits.map((_, i) => String(random.bits(number, i))), bits);
+      assert.deepEqual(uniforms.map((_, i) => random.uniform(number, i)), uniforms);
+      assert.equal(random.index(number, 10), index_of_10);
+      random.normals(number, 3).forEach((z, i) => close(z, normals[i], `normal ${i}`));
+    }
+  });
+}
+for (const item of read("policies").cases) for (const resumes of [false, true]) {
+  const { policy = "ucb", explore = 0 } = item.settings;
+  test(`policy ${policy}, explore ${explore}${resumes ? "; saved and restored at every step" : ""}`, () => playPolicy(item, resumes));
+}
+for (const item of read("agents").stories) for (const resumes of [false, true]) {
+  test(`${item.name}: ${item.why}${resumes ? "; saved and restored at every step" : ""}`, () => playStory(item, resumes));
 }

@@ -9,20 +9,22 @@ from typing import Any, ClassVar
 
 from fedbandit.algorithms.base import BaseAgent
 from fedbandit.algorithms.messages import Download, Pull, Receipt, Reply, Request, Upload
-from fedbandit.algorithms.rules import LinearRule, one_of
+from fedbandit.algorithms.policies import PolicyRule
+from fedbandit.algorithms.rules import one_of
 from fedbandit.algorithms.scoring import DecisionBasis
 from fedbandit.algorithms.server import BaseServer
 from fedbandit.core.arrays import Matrix, Vector, at_least
 from fedbandit.core.eager import EagerEstimate
-from fedbandit.core.growth import GrowthTracker, exceeds
-from fedbandit.core.ridge import RidgeModel, factorise
+from fedbandit.core.growth import exceeds
+from fedbandit.core.ridge import factorise
 from fedbandit.core.statistics import SufficientStats
+from fedbandit.core.structure import eager_estimate, saved_estimate
 from fedbandit.registry import Algorithm, option
 from fedbandit.wire.identifiers import check_agent_id
 
 
 @dataclass(frozen=True, kw_only=True)
-class AsyncLinUCB(LinearRule):
+class AsyncLinUCB(PolicyRule):
     """Upload when det(V_i+λI)/det(V_i−ΔV_i+λI) > gamma_up; push to j when det(V_g+λI)/det(V_g−ΔV_−j+λI) > gamma_down.
 
     Both are ratios; 1 means always. The policy is eager and is refreshed at a push. (The public code of the authors
@@ -32,6 +34,7 @@ class AsyncLinUCB(LinearRule):
     (first round), which is how Li and Wang's published figures come about.
     """
 
+    takes_blocks: ClassVar[bool] = True
     without_proof: ClassVar[str] = (
         "it decides on rewards in its own buffer, so that what it uploads depends on them and the server's mean is "
         "biased"
@@ -79,7 +82,7 @@ class AsyncLinUCBAgent(BaseAgent):
     def _estimate(self) -> EagerEstimate:
         """λI + V_i, tracked from λI + V_i − ΔV_i, so that its growth is the trigger's."""
         if self.estimate is None:
-            self.estimate = EagerEstimate(self.shared)
+            self.estimate = eager_estimate(self.shared)
         return self.estimate
 
     def _basis(self) -> DecisionBasis:
@@ -121,7 +124,7 @@ class AsyncLinUCBAgent(BaseAgent):
             self.shared = self.shared + self.in_flight.stats
         self.model_version = download.version
         self.n_switches += 1
-        self.estimate = EagerEstimate(self.shared)
+        self.estimate = eager_estimate(self.shared)
         if self._local is not None and self._local.n_obs > 0:
             self.estimate.add(self._local.snapshot())
         return self._upload_if_due()
@@ -138,9 +141,7 @@ class AsyncLinUCBAgent(BaseAgent):
     def _restore(self, state: dict[str, Any]) -> None:
         self.shared = state["shared"]
         if state["stats"] is not None:
-            self.estimate = EagerEstimate(state["stats"])
-            self.estimate.tracker = GrowthTracker.from_state(state["tracker"], self.dim)
-            self.estimate.forget_theta()
+            self.estimate = saved_estimate(state["stats"], state["tracker"])
 
 
 class AsyncLinUCBServer(BaseServer):
@@ -150,7 +151,7 @@ class AsyncLinUCBServer(BaseServer):
 
     def __init__(self, rule: AsyncLinUCB, prior: SufficientStats) -> None:
         super().__init__(rule, prior)
-        self._prior_log_det = RidgeModel(prior).log_det
+        self._prior_log_det = factorise(prior.Sigma).log_det
         self._threshold = math.log(rule.gamma_down)
         # What agent j knows of the server's sum, λI + V_g − ΔV_−j, and its log-determinant: they change only when j
         # uploads or is pushed to, so an upload costs two factorisations, not one per agent.

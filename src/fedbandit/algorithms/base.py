@@ -12,17 +12,26 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedbandit.algorithms.contexts import Arms, Context, best_blocks, compact, read_arms, read_context
+from fedbandit.algorithms.control import ControlLottery, check_default, check_defaults
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.messages import Download, Poll, Pull, Receipt, Reply, Upload
+from fedbandit.algorithms.policies import Lottery, PolicyDraws, draws_of
 from fedbandit.algorithms.scoring import DecisionBasis, Scores, check_k
 from fedbandit.algorithms.server import BaseServer
 from fedbandit.core.arrays import LARGEST, Matrix, Vector, as_matrix, as_reward, as_vector, finite, frozen, is_listing
+from fedbandit.core.block_rows import compact_row, full_row
 from fedbandit.core.decision_sets import DecisionSet, Width, has_best, top_indices
+from fedbandit.core.group_sums import NO_GROUPS, GroupSums
 from fedbandit.core.statistics import RunningStats, SufficientStats
+from fedbandit.core.structure import running_stats
 from fedbandit.errors import AlreadyObserved, DimensionMismatch, FeatureMismatch, InvalidInput, UnknownDecision
 
 MAX_PENDING = 100_000
-Selection = tuple[int | None, Vector, int]  # row in the decision set, the row itself, version of the model
+# Row in the decision set, the row itself, version of the model, score.
+Selection = tuple[int | None, Vector, int, float | None]
+# The same of `choose_context`: index, context, version, score, block, name of the arm.
+ContextSelection = tuple[int, Vector, int, float | None, int, str | None]
 MOST_DROPPED = 256  # waiting decisions at a time, beyond the excess
 
 
@@ -47,6 +56,9 @@ class BaseAgent:
     def __init__(self, rule: Rule, agent_id: str, incarnation: str | None) -> None:
         self.rule = rule
         self.dim = rule.dim
+        self.blocks: int = getattr(rule, "blocks", 1)
+        self.arms: tuple[str, ...] | None = getattr(rule, "arms", None)
+        self._arm_blocks = {arm: block for block, arm in enumerate(self.arms or ())}
         self.agent_id = str(agent_id)
         self.incarnation = incarnation if incarnation is not None else uuid.uuid4().hex
         self.features = rule.features
@@ -58,10 +70,12 @@ class BaseAgent:
         self.now = 0  # rounds of the whole fleet, where a driver tells it: only global clocks use it
         self.max_pending = MAX_PENDING
         self._local: RunningStats | None = None
+        self._has_control = getattr(rule, "control", 0.0) > 0.0
         self._pending: dict[int, Any] = {}  # number -> whatever a driver keeps with it
         self._decisions = itertools.count()
         self._newest = -1  # number of the last decision made
-        self._prefix = f"{self.incarnation[:12]}-"
+        self._draws: PolicyDraws | None  # None: the model alone determines a decision
+        self._name_decisions(self.incarnation)
         self._lock = threading.RLock()
         # Held while an estimate is used; one that never changes in place needs nothing to be held.
         self._deciding: AbstractContextManager[Any] = self._lock
@@ -87,29 +101,81 @@ class BaseAgent:
     # -- deciding ----------------------------------------------------------------------------------------------
 
     @overload
-    def choose(self, actions: ArrayLike | DecisionSet, *, k: None = None) -> Decision: ...
+    def choose(self, actions: ArrayLike | DecisionSet, *, k: None = None, default: int | None = None) -> Decision: ...
     @overload
-    def choose(self, actions: ArrayLike | DecisionSet, *, k: int) -> list[Decision]: ...
-    def choose(self, actions: ArrayLike | DecisionSet, *, k: int | None = None) -> Decision | list[Decision]:
+    def choose(self, actions: ArrayLike | DecisionSet, *, k: int, default: int | None = None) -> list[Decision]: ...
+    def choose(
+        self, actions: ArrayLike | DecisionSet, *, k: int | None = None, default: int | None = None
+    ) -> Decision | list[Decision]:
         """The action with the largest ⟨θ̂, x⟩ + β‖x‖_{Σ⁻¹} (Algorithm 1, line 5); with `k`, the k best, best first.
 
         `actions` is (K, dim), array-like or a DataFrame, and may differ every time; or any object with `best`.
+        `default` is the row that the application would have taken: with `control`, a share of decisions takes it.
         """
+        if self._draws is not None:
+            return self._draw_each([actions], k, [default])[0]
+        if default is not None:
+            self._check_unused_default(actions, default)
         if k is None:
             return self._issue(*self._select(actions))
         return [self._issue(*selection) for selection in self._select_top(actions, k)]
 
     @overload
-    def choose_many(self, decision_sets: Sequence[ArrayLike], *, k: None = None) -> list[Decision]: ...
-    @overload
-    def choose_many(self, decision_sets: Sequence[ArrayLike], *, k: int) -> list[list[Decision]]: ...
     def choose_many(
-        self, decision_sets: Sequence[ArrayLike], *, k: int | None = None
+        self, decision_sets: Sequence[ArrayLike], *, k: None = None, defaults: Sequence[int | None] | None = None
+    ) -> list[Decision]: ...
+    @overload
+    def choose_many(
+        self, decision_sets: Sequence[ArrayLike], *, k: int, defaults: Sequence[int | None] | None = None
+    ) -> list[list[Decision]]: ...
+    def choose_many(
+        self,
+        decision_sets: Sequence[ArrayLike],
+        *,
+        k: int | None = None,
+        defaults: Sequence[int | None] | None = None,
     ) -> list[Decision] | list[list[Decision]]:
         """What `choose` gives for each decision set, all by the same model; nothing is decided if one set is bad."""
+        if self._draws is not None:
+            return self._draw_each(self._read_each(decision_sets), k, defaults)
+        if defaults is not None:
+            check_defaults(defaults, len(self._read_each(decision_sets)))
         if k is None:
             return [self._issue(*selection) for selection in self._select_each(decision_sets)]
         return [[self._issue(*selection) for selection in top] for top in self._select_top_of_each(decision_sets, k)]
+
+    @overload
+    def choose_context(
+        self, context: Context, *, arms: Arms | None = None, bias: bool = True, k: None = None
+    ) -> Decision: ...
+    @overload
+    def choose_context(
+        self, context: Context, *, arms: Arms | None = None, bias: bool = True, k: int
+    ) -> list[Decision]: ...
+    def choose_context(
+        self, context: Context, *, arms: Arms | None = None, bias: bool = True, k: int | None = None
+    ) -> Decision | list[Decision]:
+        """The arm with the largest upper bound in this context, for a model with `blocks`; no rows are made.
+
+        `context` has p − 1 numbers, and a constant 1 joins them as in `fb.block_features`; with `bias=False` it has
+        all p. Where the model's features have names, it may be a mapping. `arms` are those on offer, by name or by the
+        number of their block: all of them unless given. `decision.index` counts among these, `decision.block` among
+        all blocks, and `decision.arm` is the name. With `k`, the k best, best first.
+        """
+        if k is None:
+            return self._issue(*self._select_context(context, arms, bias, 1)[0])
+        return [self._issue(*selection) for selection in self._select_context(context, arms, bias, k)]
+
+    @property
+    def row_width(self) -> int:
+        """Numbers in a row as it is kept: dim, or with blocks the number of the block and the numbers in it."""
+        return self.dim if self.blocks == 1 else self.dim // self.blocks + 1
+
+    def row_of(self, decision: Decision) -> Vector:
+        """The full row (dim,) of a decision, also of one by `choose_context`."""
+        if decision.block is None:
+            return decision.x
+        return full_row(compact(self, decision.x, decision.block), self.blocks)
 
     def predict(self, X: ArrayLike) -> Vector:
         """Estimated mean reward ⟨θ̂, x⟩ of each row."""
@@ -132,13 +198,15 @@ class BaseAgent:
         value = as_reward(reward)
         with self._lock:
             x = self._settle(decision) if isinstance(decision, Decision) else self._row(decision)
+            if self._has_control and isinstance(decision, Decision):
+                self._gather_group(decision.group, value)
             self.n_rounds += 1
             return self._absorb(x, value)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Upload | None:
         """Learn from rows and rewards gathered elsewhere; the trigger is tested once, at the end."""
         rows = self._read(X)
-        stats = SufficientStats.of(rows, y)
+        stats = SufficientStats.of(rows, y, blocks=self.blocks)
         with self._lock:
             self.n_rounds += stats.n_obs
             return self._absorb_batch(stats, rows, np.asarray(y, dtype=np.float64))
@@ -157,7 +225,15 @@ class BaseAgent:
     def local(self) -> SufficientStats:
         """What was gathered since the last upload."""
         with self._lock:
-            return SufficientStats.zeros(self.dim) if self._local is None else self._local.snapshot()
+            if self._local is None:
+                return SufficientStats.zeros(self.dim, self.blocks)
+            return self._local.snapshot()
+
+    @property
+    def local_groups(self) -> GroupSums:
+        """Rewards of control and treatment decisions since the last upload; nothing without `control`."""
+        buffer = self._local
+        return NO_GROUPS if buffer is None else buffer.groups
 
     # -- talking -----------------------------------------------------------------------------------------------
 
@@ -178,8 +254,12 @@ class BaseAgent:
             self._acknowledge(message.acknowledged)
             if isinstance(message, Receipt):
                 return self._received(message)
-            if message.stats.dim != self.dim:
-                raise DimensionMismatch(f"expected a model with {self.dim} features, got {message.stats.dim}")
+            if message.stats.dim != self.dim or message.stats.blocks != self.blocks:
+                own, other = (
+                    f"{d} features in {K} blocks" if K > 1 else f"{d} features"
+                    for d, K in ((self.dim, self.blocks), (message.stats.dim, message.stats.blocks))
+                )
+                raise DimensionMismatch(f"expected a model with {own}, got {other.removesuffix(' features')}")
             return self._take(message)
 
     def _acknowledge(self, sequence: int) -> None:
@@ -193,12 +273,16 @@ class BaseAgent:
 
     def _send(self, growth: float) -> Upload:
         """Turn the buffer into the next upload, and keep it until it is answered."""
-        upload = Upload(self.agent_id, self.incarnation, self.sequence + 1, self.local, growth)
+        upload = self._make_upload(growth)
         self.in_flight = (
             upload  # from here on it is made; an exception in between leaves the rest to `_complete_upload`
         )
         self._complete_upload()
         return upload
+
+    def _make_upload(self, growth: float) -> Upload:
+        groups = self.local_groups
+        return Upload(self.agent_id, self.incarnation, self.sequence + 1, self.local, growth, groups=groups)
 
     def _complete_upload(self) -> None:
         """What the upload in flight holds is not in the buffer."""
@@ -209,12 +293,17 @@ class BaseAgent:
     def _gather(self, x: Vector, reward: float) -> None:
         (self._local or self._buffer()).observe(x, reward)
 
+    def _gather_group(self, group: str, reward: float) -> None:
+        """Count the reward of a decision in its group, before it is learnt from, which may make an upload."""
+        buffer = self._local or self._buffer()
+        buffer.groups = buffer.groups.observe(group, reward)
+
     def _gather_batch(self, stats: SufficientStats) -> None:
         (self._local or self._buffer()).add(stats)
 
     def _buffer(self) -> RunningStats:
         if self._local is None:
-            self._local = RunningStats(self.dim)
+            self._local = running_stats(self.dim, self.blocks)
         return self._local
 
     # -- reading input -----------------------------------------------------------------------------------------
@@ -259,8 +348,8 @@ class BaseAgent:
         if has_best(actions):
             return self._select_from(actions)  # type: ignore[arg-type]
         X = self._read(actions)
-        index, version = self._best(X)
-        return index, X[index].copy(), version
+        index, version, score = self._best(X)
+        return index, X[index].copy(), version, score
 
     def _select_top(self, actions: ArrayLike | DecisionSet, k: int) -> list[Selection]:
         if has_best(actions):
@@ -271,8 +360,9 @@ class BaseAgent:
         arrays = self._read_each(decision_sets)
         with self._deciding:
             judgement = self._basis()
-            chosen = judgement.best_of_each(arrays)
-        return [(index, X[index].copy(), judgement.version) for X, index in zip(arrays, chosen, strict=True)]
+            chosen = judgement.search_each(arrays)
+        version = judgement.version
+        return [(index, X[index].copy(), version, score) for X, (index, score) in zip(arrays, chosen, strict=True)]
 
     def _select_top_of_each(self, decision_sets: Sequence[ArrayLike], k: int) -> list[list[Selection]]:
         return self._top_of(self._read_each(decision_sets), k)
@@ -282,32 +372,106 @@ class BaseAgent:
             check_k(k, X)
         with self._deciding:
             judgement = self._basis()
-            ranked = [top_indices(judgement.upper(X), k) for X in arrays]
+            scored = [judgement.upper(X) for X in arrays]
         return [
-            [(index, X[index].copy(), judgement.version) for index in indices]
-            for X, indices in zip(arrays, ranked, strict=True)
+            [(index, X[index].copy(), judgement.version, float(upper[index])) for index in top_indices(upper, k)]
+            for X, upper in zip(arrays, scored, strict=True)
         ]
 
     def _select_from(self, decision_set: DecisionSet) -> Selection:
+        if self.blocks > 1:
+            raise InvalidInput("a model with blocks chooses from rows or by choose_context, got a decision set")
         with self._deciding:
             estimate, beta, version = self._basis()
-            x = decision_set.best(estimate.theta_hat, Width(estimate.inverse), beta)
-        return None, as_vector(x, self.dim, "best()").copy(), version
+            width = Width(estimate.inverse)
+            x = as_vector(decision_set.best(estimate.theta_hat, width, beta), self.dim, "best()").copy()
+            score = float(x @ estimate.theta_hat + beta * width(x))
+        return None, x, version, score
 
-    def _best(self, X: Matrix) -> tuple[int, int]:
-        """Index of the best row and the version of the model that says so."""
+    def _select_context(self, context: Any, arms: Any, bias: bool, k: int) -> list[ContextSelection]:
+        if self._draws is not None:
+            raise InvalidInput(
+                "a policy that draws at random chooses from rows, got a context; pass the rows to choose"
+            )
+        values = read_context(self, context, bias)
+        blocks = read_arms(self, arms)
+        with self._deciding:
+            ranked, version = best_blocks(self._basis(), values, blocks, k)
+        return [
+            (index, values, version, None, block, None if self.arms is None else self.arms[block])
+            for index, block in ranked
+        ]
+
+    def _best(self, X: Matrix) -> tuple[int, int, float]:
+        """Index of the best row, the version of the model that says so, and the row's upper bound."""
         with self._deciding:
             judgement = self._basis()
-            return judgement.best(X), judgement.version
+            index, score = judgement.search(X)
+            return index, judgement.version, score
+
+    # -- drawing: decisions of a policy with chance in it ------------------------------------------------------
+
+    def _check_unused_default(self, actions: Any, default: int) -> None:
+        """An application that gives a default is told of a bad one, also by a model without a control group."""
+        if not has_best(actions):
+            check_default(default, len(self._read(actions)))
+
+    def _offers(self, decision_sets: Sequence[Any], k: int | None, defaults: Any = None) -> list[Lottery]:
+        """Each decision set as the policy judges it, all by the same model."""
+        draws = self._draws
+        if draws is None or k is not None:
+            raise InvalidInput(
+                "expected no k with a policy that draws at random: the probability of a list is not defined; choose "
+                "one action at a time, or use policy='ucb' with explore=0"
+            )
+        sets: list[Any] = [actions if has_best(actions) else self._read(actions) for actions in decision_sets]
+        given = check_defaults(defaults, len(sets))
+        chosen = [None if has_best(X) else check_default(one, len(X)) for X, one in zip(sets, given, strict=True)]
+        with self._deciding:
+            basis = self._basis()
+            offers = [draws.offer_set(basis, X) if has_best(X) else draws.offer(basis, X) for X in sets]
+        if not self._has_control:
+            return offers
+        return [
+            ControlLottery(draws, offer, X, default) for offer, X, default in zip(offers, sets, chosen, strict=True)
+        ]
 
     # -- decisions and their rewards ---------------------------------------------------------------------------
 
-    def _issue(self, index: int | None, x: Vector, version: int) -> Decision:
+    def _name_decisions(self, incarnation: str) -> None:
+        """Decisions carry the name of this incarnation, and random numbers are those of it."""
+        self._prefix = f"{incarnation[:12]}-"
+        self._draws = draws_of(self.rule, self.agent_id, incarnation)
+
+    def _issue(
+        self,
+        index: int | None,
+        x: Vector,
+        version: int,
+        score: float | None = None,
+        block: int | None = None,
+        arm: str | None = None,
+    ) -> Decision:
         number = self._newest = next(self._decisions)
         self._pending[number] = None
         if len(self._pending) > self.max_pending:
             self._drop_oldest()
-        return Decision(f"{self._prefix}{number}", index, frozen(x), self.agent_id, version)
+        return Decision(f"{self._prefix}{number}", index, frozen(x), self.agent_id, version, block, arm, 1.0, score)
+
+    def _draw_each(self, decision_sets: Sequence[Any], k: int | None, defaults: Any = None) -> list[Decision]:
+        """A decision for each set by the policy's draws, all by the same model."""
+        with self._deciding:
+            return [self._issue_draw(offer) for offer in self._offers(decision_sets, k, defaults)]
+
+    def _issue_draw(self, offer: Lottery) -> Decision:
+        number = self._newest = next(self._decisions)
+        index, x, propensity, score, policy = offer.draw(number)
+        self._pending[number] = None
+        if len(self._pending) > self.max_pending:
+            self._drop_oldest()
+        name = f"{self._prefix}{number}"
+        chance = propensity, score, policy or offer.policy
+        return Decision(name, index, frozen(x), self.agent_id, offer.version, None, None, *chance)
 
     def _drop_oldest(self) -> None:
         with self._lock:
@@ -347,13 +511,16 @@ class BaseAgent:
                 f"or was dropped as the oldest of {self.max_pending} waiting ones"
             )
         x = decision.x
+        if decision.block is not None or self.blocks > 1:
+            return compact(self, x, decision.block)
         # One product finds every NaN, infinity and giant; only then is it worth saying which.
         if x.shape != (self.dim,) or not float(x @ x) <= LARGEST:
             x = as_vector(x, self.dim, "the decision's row")
         return x
 
     def _row(self, row: Any) -> Vector:
-        return as_vector(row.to_numpy() if hasattr(row, "to_numpy") else row, self.dim)
+        x = as_vector(row.to_numpy() if hasattr(row, "to_numpy") else row, self.dim)
+        return x if self.blocks == 1 else compact_row(x, self.blocks)
 
     # -- saving ------------------------------------------------------------------------------------------------
 

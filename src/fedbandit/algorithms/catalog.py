@@ -6,6 +6,7 @@ from typing import Any
 
 from fedbandit.algorithms.base import Rule
 from fedbandit.algorithms.rules import deliberate_radius
+from fedbandit.core import drift as drifts
 from fedbandit.core import radius as radii
 from fedbandit.errors import InvalidParameter
 from fedbandit.registry import Algorithm, Registry
@@ -48,6 +49,8 @@ def rule_from_dict(data: dict[str, Any]) -> Rule:
         )
     if "beta" in numbers:
         numbers["beta"] = radii.from_dict(numbers["beta"])
+    if "drift" in numbers:
+        numbers["drift"] = drifts.from_dict(numbers["drift"])
     if numbers.get("features") is not None:
         numbers["features"] = tuple(numbers["features"])
     try:

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbandit.algorithms.adoption_check import AdoptionCheck
-from fedbandit.algorithms.base import BaseAgent
-from fedbandit.algorithms.messages import Download, Pull, Receipt, Reply, Request, Upload
+from fedbandit.algorithms.messages import Download, Pull, Receipt, Reply, Request
 from fedbandit.algorithms.rules import LinearRule
 from fedbandit.algorithms.scoring import DecisionBasis
+from fedbandit.algorithms.send_each import SendEachAgent
 from fedbandit.algorithms.server import BaseServer
 from fedbandit.core import radius as radii
 from fedbandit.core.arrays import Matrix, Vector, keep_finite, keep_whole
@@ -61,15 +60,10 @@ class CLUB(LinearRule):
         return fixed.beta * math.sqrt(math.log(version + 2)) if isinstance(fixed, radii.Fixed) else math.nan
 
 
-class CLUBAgent(BaseAgent):
+class CLUBAgent(SendEachAgent):
     """Asks for its cluster's model before each decision, and sends each observation."""
 
     rule: CLUB
-
-    def __init__(self, rule: CLUB, agent_id: str, incarnation: str | None) -> None:
-        super().__init__(rule, agent_id, incarnation)
-        self.model = rule.prior_model
-        self._answer_watch: AdoptionCheck | None = AdoptionCheck()
 
     def _basis(self) -> DecisionBasis:
         return DecisionBasis(self.model, self.rule.exploration(self.model_version), self.model_version)
@@ -77,37 +71,6 @@ class CLUBAgent(BaseAgent):
     def arrive(self) -> Pull | None:
         """Ask for the model of the cluster."""
         return Pull(self.agent_id, self.incarnation)
-
-    def _absorb(self, x: Vector, reward: float) -> Upload | None:
-        self._gather(x, reward)
-        return self._send_if_free()
-
-    def _absorb_batch(self, stats: SufficientStats, X: Matrix, y: Vector) -> Upload | None:
-        self._gather_batch(stats)
-        return self._send_if_free()
-
-    def _send_if_free(self) -> Upload | None:
-        if self._answer_watch is not None and not self._answer_watch.look(self):
-            self._answer_watch = None
-        if self.in_flight is not None or self._local is None or self._local.n_obs == 0:
-            return None
-        return self._send(0.0)
-
-    def _received(self, receipt: Receipt) -> Upload | None:
-        return self._send_if_free()
-
-    def _take(self, download: Download) -> Upload | None:
-        if download.version >= self.model_version:
-            self.model = RidgeModel(download.stats)
-            self.model_version = download.version
-            self.n_switches += 1
-        return self._send_if_free()
-
-    def _state(self) -> dict[str, Any]:
-        return {"model": self.model.stats}
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.model = RidgeModel(state["model"])
 
 
 class CLUBServer(BaseServer):
@@ -235,4 +198,6 @@ def edge_bound(n_rounds: NDArray[Any], width: float) -> Vector:
     return np.asarray(width * np.sqrt((1.0 + np.log1p(n)) / (1.0 + n)))
 
 
-ENTRY = Algorithm(name="club", rule=CLUB, traits=frozenset({"any-time", "any-rows", "scores", "ridge", "uploads"}))
+ENTRY = Algorithm(
+    name="club", rule=CLUB, traits=frozenset({"any-time", "any-rows", "scores", "ridge", "uploads", "saves"})
+)

@@ -171,11 +171,18 @@ class DCBAgent(SynchronousAgent):
         self.model_version += 1
         self.n_switches += 1
 
+    def to_bytes(self) -> bytes:
+        """Everything this agent knows, exactly; `fb.load` brings it back."""
+        from fedbandit.algorithms.snapshot import dump_peer
+
+        return dump_peer(self, self.rule)
+
 
 class DCBMeetings:
     """Draws who meets whom; peers' buffers pass through without being read."""
 
     def __init__(self, rule: DCB) -> None:
+        self.rule = rule
         self.rng = np.random.default_rng(rule.seed)
         self.ids: list[str] = []
 
@@ -193,6 +200,12 @@ class DCBMeetings:
             raise ProtocolError(f"expected the buffers of {len(self.ids)} agents in a step, got {len(messages)}")
         partners = self.draw()
         return [self._passed_on(i, messages[self.ids[j]]) for i, j in enumerate(partners)]
+
+    def to_bytes(self) -> bytes:
+        """The fleet and the state of the generator; `fb.load` brings it back."""
+        from fedbandit.algorithms.snapshot import dump_peer
+
+        return dump_peer(self, self.rule)
 
     def draw(self) -> list[int]:
         """The partner σ(i) of each agent i in the next step."""

@@ -9,13 +9,15 @@ from typing import Any, ClassVar
 
 from fedbandit.algorithms.base import BaseAgent
 from fedbandit.algorithms.messages import Download, Poll, Pull, Receipt, Reply, Request, Upload
-from fedbandit.algorithms.rules import LinearRule, one_of
+from fedbandit.algorithms.policies import PolicyRule
+from fedbandit.algorithms.rules import one_of
 from fedbandit.algorithms.scoring import DecisionBasis
 from fedbandit.algorithms.server import BaseServer
 from fedbandit.core.arrays import Matrix, Vector, at_least
 from fedbandit.core.eager import EagerEstimate
-from fedbandit.core.growth import GrowthTracker, exceeds
+from fedbandit.core.growth import exceeds
 from fedbandit.core.statistics import SufficientStats
+from fedbandit.core.structure import eager_estimate, saved_estimate
 from fedbandit.registry import Algorithm, RunSizes, option
 from fedbandit.wire.identifiers import check_agent_id
 
@@ -26,7 +28,7 @@ def _matching_threshold(run: RunSizes) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DisLinUCB(LinearRule):
+class DisLinUCB(PolicyRule):
     """The synchronous baseline: `threshold` is D, and a synchronisation costs an upload and a download of every agent.
 
     An agent asks for one when log(det V_i / det V_last) · n_i > D, with n_i its own rounds since the last, or with
@@ -34,6 +36,7 @@ class DisLinUCB(LinearRule):
     `enrolment` tells a simulation when the server hears of an agent: at the "start", or at its "arrival" (first round).
     """
 
+    takes_blocks: ClassVar[bool] = True
     without_proof: ClassVar[str] = (
         "each agent adds its own data to what was synchronised, so that it holds for one agent between two "
         "synchronisations with probability 1 - delta, and not for all of them together"
@@ -93,7 +96,7 @@ class DisLinUCBAgent(BaseAgent):
 
     def _estimate(self) -> EagerEstimate:
         if self.estimate is None:
-            self.estimate = EagerEstimate(self.synchronised)
+            self.estimate = eager_estimate(self.synchronised)
         return self.estimate
 
     def _basis(self) -> DecisionBasis:
@@ -160,9 +163,7 @@ class DisLinUCBAgent(BaseAgent):
         self.n_since = state["n_since"]
         self.now, self.synchronised_at = state.get("clock", (0, 0))  # states of before have no clock
         if state["stats"] is not None:
-            self.estimate = EagerEstimate(state["stats"])
-            self.estimate.tracker = GrowthTracker.from_state(state["tracker"], self.dim)
-            self.estimate.forget_theta()
+            self.estimate = saved_estimate(state["stats"], state["tracker"])
 
 
 class DisLinUCBServer(BaseServer):

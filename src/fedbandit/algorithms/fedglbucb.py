@@ -198,6 +198,7 @@ class FedGLBAgent(SynchronousAgent):
         self.rule = rule
         self.rows: list[Vector] = []
         self.rewards: list[float] = []
+        self._stacked: tuple[Matrix, Vector] = np.zeros((0, rule.dim)), np.zeros(0)  # rows and rewards as arrays
         self.n_fits = 0
         self._start(np.zeros((rule.dim, rule.dim)), np.zeros(rule.dim), error=None)
 
@@ -287,7 +288,9 @@ class FedGLBAgent(SynchronousAgent):
     def _gradient(self, theta: Vector) -> Vector:
         if not self.rows:
             return np.zeros(self.dim)
-        X, y = np.array(self.rows), np.array(self.rewards)
+        if len(self._stacked[1]) < len(self.rows):  # a fit asks many times for the gradient at the same data
+            self._stacked = np.array(self.rows), np.array(self.rewards)
+        X, y = self._stacked
         return np.asarray(X.T @ (self.rule.mean(X @ theta) - y))
 
 
@@ -422,16 +425,17 @@ def project(theta: Vector, V: Matrix, radius: float) -> Vector:
         return theta
     values, vectors = np.linalg.eigh(V)
     weighted = values * (vectors.T @ theta)
-    low, high = 0.0, float(np.linalg.norm(weighted)) / radius  # at `high` the norm is at most the radius
-    for _ in range(200):
-        middle = 0.5 * (low + high)
-        if middle in (low, high):
+    nu = 0.0
+    # Newton's method for 1/‖θ(ν)‖ = 1/radius: the left side is concave and grows, so that ν never passes the root.
+    for _ in range(50):
+        inside = weighted / (values + nu)
+        square = float(inside @ inside)
+        step = (math.sqrt(square) / radius - 1.0) * square / float(inside @ (inside / (values + nu)))
+        if nu + step <= nu:
             break
-        if float(np.linalg.norm(weighted / (values + middle))) > radius:
-            low = middle
-        else:
-            high = middle
-    return np.asarray(vectors @ (weighted / (values + high)))
+        nu += step
+    found = vectors @ (weighted / (values + nu))
+    return np.asarray(found * min(1.0, radius / math.sqrt(float(found @ found))))  # rounding may leave it outside
 
 
 FEDGLBUCB = Algorithm(

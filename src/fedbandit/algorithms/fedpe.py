@@ -38,7 +38,8 @@ class FedPE:
     `parameters="per-arm"` is the paper's setting: one θ_a for each arm, pulls by the multi-agent G-optimal design.
     `parameters="shared"` has one θ for all arms, and pulls 3d (agent, arm) pairs equally often: the way in which Salgia
     and Zhao (2023) run it for comparison. `shortest` is a lower bound on the lengths of features, which the paper takes
-    as known, `n_steps` the steps of each agent, and `delta` the probability of failure.
+    as known, `n_steps` the steps of each agent, and `delta` the probability of failure. `width_factor` replaces the √c
+    that δ gives by a number, for which nothing is proved; the comparison of Salgia and Zhao has 10.
     """
 
     synchronous: ClassVar[bool] = True
@@ -49,6 +50,9 @@ class FedPE:
     parameters: str = field(default=PER_ARM, metadata=option("'per-arm' (a θ for each arm) or 'shared' (one θ)"))
     shortest: float = field(default=0.5, metadata=option("lower bound on the length of features"))
     delta: float = 0.1
+    width_factor: float | None = field(
+        default=None, metadata=option("multiple of ‖x‖_V/ℓ that is the width, in place of the √c that δ gives")
+    )
 
     def __post_init__(self) -> None:
         for name in ("dim", "n_arms", "n_steps"):
@@ -58,6 +62,8 @@ class FedPE:
         keep_finite(self, "delta", 0.0, strictly=True)
         if not self.delta < 1:
             raise InvalidParameter(f"expected delta in (0, 1), got {self.delta}")
+        if self.width_factor is not None:
+            keep_finite(self, "width_factor", 0.0, strictly=True)
 
     def agent(self, agent_id: str, *, incarnation: str | None = None) -> FedPEAgent:
         """A new agent, about to pull each arm once."""
@@ -73,7 +79,12 @@ class FedPE:
         return max(1, math.ceil(math.log2(self.n_steps)))
 
     def confidence(self, n_agents: int) -> float:
-        """c = min(2 log(2MKH/δ), 2 log(KH/δ) + d log k₀ + d): the squared width in units of ‖x‖²_V/ℓ²."""
+        """c = min(2 log(2MKH/δ), 2 log(KH/δ) + d log k₀ + d): the squared width in units of ‖x‖²_V/ℓ².
+
+        The square of `width_factor` where that is given.
+        """
+        if self.width_factor is not None:
+            return self.width_factor**2
         union = 2.0 * math.log(2.0 * n_agents * self.n_arms * self.n_phases / self.delta)
         covering = 2.0 * math.log(self.n_arms * self.n_phases / self.delta) + self.dim
         tenths = 10
@@ -92,7 +103,10 @@ class FedPE:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values with the algorithm's name."""
-        return {"algorithm": "FedPE", **{one.name: getattr(self, one.name) for one in fields(self)}}
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        if self.width_factor is None:
+            del values["width_factor"]  # so that specs without it keep their ids
+        return {"algorithm": "FedPE", **values}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedbandit.algorithms.base import BaseAgent, replies_in
+from fedbandit.algorithms.control import check_default, check_defaults
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.fedlinucb import FedLinUCB, FedLinUCBAgent, FedLinUCBServer
 from fedbandit.algorithms.messages import Download, Poll, Pull, Receipt, Reply, Request, Upload, n_bytes
@@ -190,7 +191,7 @@ class FedSupLinUCBAgent(BaseAgent):
         """What `predict` and `scores` rest on: layer 0."""
         return self.layers[0]._basis()
 
-    def choose(self, actions: ArrayLike | DecisionSet, *, k: int | None = None) -> Any:
+    def choose(self, actions: ArrayLike | DecisionSet, *, k: int | None = None, default: int | None = None) -> Any:
         """The action of the layer where the round stops; with `k`, then the one of the rows that are left, and so on.
 
         Only the first of k is learnt: the rows left for the others depend on rewards that upper layers must not see.
@@ -198,6 +199,7 @@ class FedSupLinUCBAgent(BaseAgent):
         if has_best(actions):
             raise InvalidInput("FedSupLinUCB chooses from a finite array of actions, got a decision set with best()")
         X = finite(self._read(actions), "actions")
+        check_default(default, len(X))
         if k is not None:
             check_k(k, X)
         return self._choose_rows(X, k)
@@ -218,12 +220,19 @@ class FedSupLinUCBAgent(BaseAgent):
                 self._layer_of = {n: s for n, s in self._layer_of.items() if n in self._pending}
         return decisions[0] if k is None else decisions
 
-    def choose_many(self, decision_sets: Sequence[ArrayLike], *, k: int | None = None) -> Any:
+    def choose_many(
+        self,
+        decision_sets: Sequence[ArrayLike],
+        *,
+        k: int | None = None,
+        defaults: Sequence[int | None] | None = None,
+    ) -> Any:
         """What `choose` gives for each decision set; nothing is decided if one set is bad."""
         if not is_listing(decision_sets) and not hasattr(decision_sets, "__len__"):
             raise InvalidInput(f"expected a list of decision sets, got {type(decision_sets).__name__}")
         arrays = [finite(self._read(actions), "actions") for actions in decision_sets]
-        for X in arrays:
+        for X, default in zip(arrays, check_defaults(defaults, len(arrays)), strict=True):
+            check_default(default, len(X))
             if k is not None:
                 check_k(k, X)
         return [self._choose_rows(X, k) for X in arrays]
@@ -290,7 +299,7 @@ class FedSupLinUCBAgent(BaseAgent):
         if upload is None:
             return None
         names = (upload.agent_id, upload.incarnation, upload.sequence, upload.stats, upload.growth)
-        return LayerUpload(*names, layer)
+        return LayerUpload(*names, layer=layer)
 
     def _state(self) -> dict[str, Any]:
         layer_of = {str(number): layer for number, layer in self._layer_of.items()}
@@ -335,7 +344,7 @@ class FedSupLinUCBServer(BaseServer):
         reply = self.layers[layer].receive(message)
         if not isinstance(reply, Download):
             raise InvalidInput(f"expected a download of layer {layer}, got {type(reply).__name__}")
-        return LayerDownload(reply.agent_id, reply.version, reply.stats, reply.acknowledged, layer)
+        return LayerDownload(reply.agent_id, reply.version, reply.stats, reply.acknowledged, layer=layer)
 
     def _state(self) -> dict[str, Any]:
         return {"layers": [layer.to_bytes() for layer in self.layers]}

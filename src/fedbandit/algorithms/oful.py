@@ -5,32 +5,35 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from fedbandit.algorithms.adoption_check import AdoptionCheck
 from fedbandit.algorithms.base import BaseAgent
 from fedbandit.algorithms.messages import Download, Pull, Receipt, Reply, Request, Upload
-from fedbandit.algorithms.rules import LinearRule, one_of
+from fedbandit.algorithms.policies import PolicyRule
+from fedbandit.algorithms.rules import one_of
 from fedbandit.algorithms.scoring import DecisionBasis
+from fedbandit.algorithms.send_each import SendEachAgent
 from fedbandit.algorithms.server import BaseServer
 from fedbandit.core import radius as radii
 from fedbandit.core.arrays import Matrix, Vector, at_least
 from fedbandit.core.eager import EagerEstimate
 from fedbandit.core.growth import GrowthTracker, exceeds
-from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
+from fedbandit.core.structure import eager_estimate, growth_tracker, ridge_model, saved_estimate, saved_tracker
 from fedbandit.registry import EVERY_TRAIT, Algorithm, option
 from fedbandit.wire.identifiers import check_agent_id
 
 
 @dataclass(frozen=True, kw_only=True)
-class OFUL(LinearRule):
+class OFUL(PolicyRule):
     """The two ends of federation.
 
     `mode="independent"`: every agent learns alone, no messages. `mode="shared"`: one model for all, each round costs an
     upload and a download for every agent. `switching=C` takes a new model only when det Σ > (1 + C) det of the last
     (independent agents), which is FedLinUCB with a single agent and α = C.
     """
+
+    takes_blocks: ClassVar[bool] = True
 
     mode: str = "independent"
     switching: float | None = field(
@@ -86,14 +89,14 @@ class IndependentAgent(BaseAgent):
 
     def _absorb(self, x: Vector, reward: float) -> Upload | None:
         if self.estimate is None:
-            self.estimate = EagerEstimate(self.rule.prior)
+            self.estimate = eager_estimate(self.rule.prior)
         self.estimate.observe(x, reward)
         self._switched()
         return None
 
     def _absorb_batch(self, stats: SufficientStats, X: Matrix, y: Vector) -> Upload | None:
         if self.estimate is None:
-            self.estimate = EagerEstimate(self.rule.prior)
+            self.estimate = eager_estimate(self.rule.prior)
         self.estimate.add(stats)
         self._switched()
         return None
@@ -112,9 +115,7 @@ class IndependentAgent(BaseAgent):
 
     def _restore(self, state: dict[str, Any]) -> None:
         if state["stats"] is not None:
-            self.estimate = EagerEstimate(state["stats"])
-            self.estimate.tracker = GrowthTracker.from_state(state["tracker"], self.dim)
-            self.estimate.forget_theta()
+            self.estimate = saved_estimate(state["stats"], state["tracker"])
 
 
 class RareSwitchingAgent(BaseAgent):
@@ -149,12 +150,12 @@ class RareSwitchingAgent(BaseAgent):
 
     def _tracking(self) -> GrowthTracker:
         if self.tracker is None:
-            self.tracker = GrowthTracker(self.model.inverse, self.model.log_det)
+            self.tracker = growth_tracker(self.model)
         return self.tracker
 
     def _switch_if_due(self) -> None:
         if self._local is not None and exceeds(self._tracking().value, self._threshold):
-            self.model = RidgeModel(self.model.stats + self._local.snapshot())
+            self.model = ridge_model(self.model.stats + self._local.snapshot())
             self._local.clear()
             self.tracker = None
             self.model_version += 1
@@ -168,52 +169,19 @@ class RareSwitchingAgent(BaseAgent):
         return {"model": self.model.stats, "tracker": tracker}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self.model = RidgeModel(state["model"])
+        self.model = ridge_model(state["model"])
         if state["tracker"] is not None:
-            self.tracker = GrowthTracker.from_state(state["tracker"], self.dim)
+            self.tracker = saved_tracker(state["tracker"], self.model)
 
 
-class SharedAgent(BaseAgent):
+class SharedAgent(SendEachAgent):
     """Sends every observation at once and decides on the model of all."""
 
     rule: OFUL
 
-    def __init__(self, rule: OFUL, agent_id: str, incarnation: str | None) -> None:
-        super().__init__(rule, agent_id, incarnation)
-        self.model = rule.prior_model
-        self._answer_watch: AdoptionCheck | None = AdoptionCheck()
-
     def _basis(self) -> DecisionBasis:
         model, version = self.model, self.model_version
         return DecisionBasis(model, self.rule.beta_for(model, n_obs=model.stats.n_obs, version=version), version)
-
-    def _absorb(self, x: Vector, reward: float) -> Upload | None:
-        self._gather(x, reward)
-        return self._send_if_free()
-
-    def _absorb_batch(self, stats: SufficientStats, X: Matrix, y: Vector) -> Upload | None:
-        self._gather_batch(stats)
-        return self._send_if_free()
-
-    def _send_if_free(self) -> Upload | None:
-        if self._answer_watch is not None and not self._answer_watch.look(self):
-            self._answer_watch = None
-        if self.in_flight is not None or self._local is None or self._local.n_obs == 0:
-            return None
-        return self._send(0.0)
-
-    def _take(self, download: Download) -> Upload | None:
-        if download.version >= self.model_version:
-            self.model = RidgeModel(download.stats)
-            self.model_version = download.version
-            self.n_switches += 1
-        return self._send_if_free()
-
-    def _state(self) -> dict[str, Any]:
-        return {"model": self.model.stats}
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.model = RidgeModel(state["model"])
 
 
 class SharedServer(BaseServer):
@@ -249,6 +217,9 @@ OFUL_INDEPENDENT = Algorithm(
     name="oful-independent",
     rule=OFUL,
     fixed={"mode": "independent"},
-    variants={"rare-switching": {"switching": 1.0}},
+    variants={
+        "rare-switching": {"switching": 1.0},
+        "thompson": {"policy": "thompson", "explore": 0.1, "propensity_samples": 5},
+    },
     traits=EVERY_TRAIT - {"uploads", "sums"},
 )

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import cached_property
+from types import FrameType
 from typing import Any, ClassVar
 
 from fedbandit.algorithms.scoring import Estimate
 from fedbandit.core import radius as radii
 from fedbandit.core.arrays import finite_at_least, is_among, is_listing, whole_at_least
+from fedbandit.core.block_rows import check_arms, check_blocks
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
+from fedbandit.core.structure import ridge_model
 from fedbandit.errors import InvalidParameter, UnprovenRadius
 
 _radius_is_deliberate: ContextVar[bool] = ContextVar("radius_is_deliberate", default=False)
@@ -35,12 +39,15 @@ def deliberate_radius() -> Iterator[None]:
 class LinearRule:
     """dim, beta and lam: what every linear bandit needs."""
 
+    takes_blocks: ClassVar[bool] = False  # whether the algorithm has a form by blocks
     without_proof: ClassVar[str] = ""  # why `exogenous` and `adaptive` have no proof for this algorithm, if so
 
     dim: int
     beta: float | radii.AnyRadius
     lam: float = 1.0
     features: tuple[str, ...] | None = None
+    blocks: int = 1  # disjoint arms: K blocks of dim/K columns, and every row in one of them
+    arms: tuple[str, ...] | None = None  # names of the blocks
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", whole_at_least(self.dim, 1, "dim"))
@@ -51,7 +58,6 @@ class LinearRule:
             self._warn_unproven(
                 f"fb.radius.{radius.kind} has no proof for {name}: {self.without_proof}. Use FedLinUCB for a "
                 f"guarantee, or a number or fb.radius.counted for {name} as published, which promises none",
-                stacklevel=4,  # __post_init__ of both classes, __init__
             )
         if self.features is not None:
             if not is_listing(self.features):
@@ -59,13 +65,25 @@ class LinearRule:
             object.__setattr__(self, "features", tuple(str(name) for name in self.features))
             if len(self.features or ()) != self.dim:
                 raise InvalidParameter(f"expected {self.dim} feature names, got {len(self.features or ())}")
+        object.__setattr__(self, "blocks", check_blocks(self.dim, self.blocks))
+        if self.blocks > 1 and not self.takes_blocks:
+            raise InvalidParameter(
+                f"{type(self).__name__} has no form by blocks, got blocks = {self.blocks}; leave blocks out (rows of "
+                f"fb.block_features work with every algorithm), or use FedLinUCB, OFUL, DisLinUCB or AsyncLinUCB"
+            )
+        object.__setattr__(self, "arms", check_arms(self.arms, self.blocks, self.features))
 
     def check_fleet(self, n_agents: int) -> None:
         """Warn if the radius promises less for this many agents than for one; called by drivers that know M."""
 
-    def _warn_unproven(self, why: str, *, stacklevel: int) -> None:
-        if not _radius_is_deliberate.get():
-            warnings.warn(why, UnprovenRadius, stacklevel=stacklevel + 1)
+    def _warn_unproven(self, why: str, *, stacklevel: int = 1) -> None:
+        """Warn where the rule is made, however many classes `__post_init__` passes through."""
+        if _radius_is_deliberate.get():
+            return
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name in ("__post_init__", "__init__"):
+            frame, stacklevel = frame.f_back, stacklevel + 1
+        warnings.warn(why, UnprovenRadius, stacklevel=stacklevel + 1)
 
     @cached_property
     def radius(self) -> radii.AnyRadius:
@@ -75,12 +93,12 @@ class LinearRule:
     @cached_property
     def prior(self) -> SufficientStats:
         """Σ = λI, b = 0."""
-        return SufficientStats.prior(dim=self.dim, lam=self.lam)
+        return SufficientStats.prior(dim=self.dim, lam=self.lam, blocks=self.blocks)
 
     @cached_property
     def prior_model(self) -> RidgeModel:
         """The model before any data, shared by all agents until they learn."""
-        return RidgeModel(self.prior)
+        return ridge_model(self.prior)
 
     @property
     def trigger_level(self) -> float:
@@ -112,6 +130,11 @@ class LinearRule:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["beta"] = radii.to_dict(self.radius)
         values["features"] = None if self.features is None else list(self.features)
+        values["arms"] = None if self.arms is None else list(self.arms)
+        if self.blocks == 1:  # as it was written before there was a choice: ids of specs stay
+            del values["blocks"]
+        if self.arms is None:
+            del values["arms"]
         return {"algorithm": type(self).__name__, **values}
 
 

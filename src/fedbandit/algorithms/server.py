@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedbandit.algorithms.messages import Download, Receipt, Reply, Request, Upload
+from fedbandit.core.group_sums import NO_GROUPS
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.errors import (
     DimensionMismatch,
@@ -40,6 +41,7 @@ class BaseServer:
         self.dim = rule.dim
         self.stats = prior
         self.version = 0
+        self.groups = NO_GROUPS  # rewards of control and treatment decisions in merged uploads
         self.ledger: dict[str, LedgerEntry] = {}
         self.retired: dict[str, set[str]] = {}
 
@@ -52,23 +54,38 @@ class BaseServer:
 
     def _merge_once(self, upload: Upload) -> bool:
         """Count the upload if it is the next of its agent; False if it is a retry that was counted before."""
+        entry = self._next_entry(upload)
+        if entry is None:
+            return False
+        self._count(upload, entry)
+        return True
+
+    def _next_entry(self, upload: Upload) -> LedgerEntry | None:
+        """What the ledger will say of an upload that is the next of its agent; None if it is a retry."""
         if not isinstance(upload, Upload):
             raise InvalidInput(f"expected an upload or a pull, got {type(upload).__name__}")
-        if upload.stats.dim != self.dim:
-            raise DimensionMismatch(f"expected an upload with {self.dim} features, got {upload.stats.dim}")
+        if upload.stats.dim != self.dim or upload.stats.blocks != self.stats.blocks:
+            blocks = f" in {self.stats.blocks} blocks, got {upload.stats.dim} in {upload.stats.blocks}"
+            found = f", got {upload.stats.dim}" if upload.stats.blocks == self.stats.blocks else blocks
+            raise DimensionMismatch(f"expected an upload with {self.dim} features{found}")
         _finite_upload(upload)
         digest = upload.digest()
         if not is_next(self.ledger.get(upload.agent_id), self.retired.get(upload.agent_id, set()), upload, digest):
-            return False
-        merged, entry = self.stats + upload.stats, LedgerEntry(upload.incarnation, upload.sequence, digest)
+            return None
         known = self.ledger.get(upload.agent_id)
         if known is not None and known.incarnation != upload.incarnation:
             self.retired.setdefault(upload.agent_id, set()).add(known.incarnation)
+        return LedgerEntry(upload.incarnation, upload.sequence, digest)
+
+    def _count(self, upload: Upload, entry: LedgerEntry) -> str:
+        """Merge an upload that is the next of its agent; why it was discarded instead, "" if it was not."""
+        merged = self.stats + upload.stats
         # Without a call in between: a signal handler that raises must not leave the entry without the sums.
         self.ledger[upload.agent_id] = entry
         self.stats = merged
         self.version += 1
-        return True
+        self.groups += upload.groups
+        return ""
 
     def _download(self, agent_id: str, incarnation: str | None = None) -> Download:
         known = self.ledger.get(agent_id)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from fedbandit.algorithms import peer_snapshot
 from fedbandit.algorithms.base import BaseAgent
 from fedbandit.algorithms.catalog import rule_from_dict
-from fedbandit.algorithms.messages import Upload, packed_bytes, stats_from_bytes
+from fedbandit.algorithms.dcb import DCBAgent, DCBMeetings
+from fedbandit.algorithms.messages import DRIFT_FIELDS, Upload, drift_fields, packed_bytes, stats_from_bytes
 from fedbandit.algorithms.server import BaseServer, LedgerEntry
-from fedbandit.core.statistics import RunningStats, SufficientStats
+from fedbandit.core.group_sums import GroupSums
+from fedbandit.core.statistics import SufficientStats
+from fedbandit.core.structure import running_stats
 from fedbandit.errors import FedbanditError, FormatError, UnsupportedFormat
 
 FORMAT = "fedbandit"
@@ -41,7 +46,13 @@ def agent_values(agent: BaseAgent, *, pending: bool = True) -> dict[str, Any]:
             "sequence": agent.sequence,
             "in_flight": None
             if upload is None
-            else {"sequence": upload.sequence, "stats": upload.stats, "growth": upload.growth},
+            else {
+                "sequence": upload.sequence,
+                "stats": upload.stats,
+                "growth": upload.growth,
+                **drift_fields(upload),
+                **_groups(upload.groups),
+            },
             "n_rounds": agent.n_rounds,
             "n_switches": agent.n_switches,
             "max_pending": agent.max_pending,
@@ -49,7 +60,12 @@ def agent_values(agent: BaseAgent, *, pending: bool = True) -> dict[str, Any]:
             "next_decision": next(agent._decisions) + 1,  # skips a number rather than racing with `choose`
             "local": None if agent._local is None else agent.local,
             "own": agent._state(),
+            **_groups(agent.local_groups),
         }
+
+
+def _groups(groups: GroupSums) -> dict[str, bytes]:
+    return {"groups": groups.to_bytes()} if groups else {}
 
 
 def dump_server(server: BaseServer) -> bytes:
@@ -63,6 +79,7 @@ def dump_server(server: BaseServer) -> bytes:
             "ledger": {k: [e.incarnation, e.sequence, e.digest] for k, e in server.ledger.items()},
             "retired": {k: sorted(v) for k, v in server.retired.items()},
             "own": plain_values(server._state()),
+            **_groups(server.groups),
         },
     )
 
@@ -79,8 +96,7 @@ def load(blob: bytes) -> Any:
         raise UnsupportedFormat(f"expected format version {VERSION}, got {data.get('version')!r}; update fedbandit")
     try:
         rule = rule_from_dict(data["rule"])
-        restore = {"agent": _load_agent, "server": _load_server}[data["kind"]]
-        return restore(rule, data["state"])
+        return LOADERS[data["kind"]](rule, data["state"])
     except FedbanditError:
         raise
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:
@@ -104,7 +120,13 @@ def restore_agent(agent: BaseAgent, state: dict[str, Any]) -> None:
     agent.sequence = state["sequence"]
     if (flight := state["in_flight"]) is not None:
         agent.in_flight = Upload(
-            agent.agent_id, agent.incarnation, flight["sequence"], _unpack(flight["stats"]), flight["growth"]
+            agent.agent_id,
+            agent.incarnation,
+            flight["sequence"],
+            _unpack(flight["stats"]),
+            flight["growth"],
+            **{name: flight[name] for name in DRIFT_FIELDS if name in flight},
+            groups=GroupSums.from_bytes(flight.get("groups", b"")),
         )
     agent.n_rounds = state["n_rounds"]
     agent.n_switches = state["n_switches"]
@@ -113,8 +135,9 @@ def restore_agent(agent: BaseAgent, state: dict[str, Any]) -> None:
     agent._decisions = itertools.count(state["next_decision"])
     agent._newest = state["next_decision"] - 1
     if state["local"] is not None:
-        agent._local = RunningStats(agent.dim)
+        agent._local = running_stats(agent.dim, agent.blocks)
         agent._local.add(_unpack(state["local"]))
+        agent._local.groups = GroupSums.from_bytes(state.get("groups", b""))
     agent._restore(_unpack_all(state["own"]))
 
 
@@ -122,18 +145,38 @@ def _load_server(rule: Any, state: dict[str, Any]) -> BaseServer:
     server: BaseServer = rule.server()
     server.stats = _unpack(state["stats"])
     server.version = state["version"]
+    server.groups = GroupSums.from_bytes(state.get("groups", b""))
     server.ledger = {k: LedgerEntry(*entry) for k, entry in state["ledger"].items()}
     server.retired = {k: set(v) for k, v in state["retired"].items()}
     server._restore(_unpack_all(state["own"]))
     return server
 
 
+def dump_peer(peer: DCBAgent | DCBMeetings, rule: Any) -> bytes:
+    """All of the state of a peer-to-peer agent, or of what brings peers together."""
+    if isinstance(peer, DCBMeetings):
+        return _dump("meetings", rule.to_dict(), peer_snapshot.meetings_state(peer))
+    return _dump("peer", rule.to_dict(), peer_snapshot.agent_state(peer))
+
+
+LOADERS: Mapping[str, Callable[[Any, dict[str, Any]], Any]] = {
+    "agent": _load_agent,
+    "server": _load_server,
+    "peer": peer_snapshot.load_agent,
+    "meetings": peer_snapshot.load_meetings,
+}
+
+
 def _pack(stats: SufficientStats) -> dict[str, Any]:
-    return {"dim": stats.dim, "stats": packed_bytes(stats)}
+    packed = {"dim": stats.dim, "stats": packed_bytes(stats)}
+    return packed if stats.blocks == 1 else {**packed, "blocks": stats.blocks}
 
 
 def _unpack(data: dict[str, Any]) -> SufficientStats:
-    return stats_from_bytes(data["stats"], int(data["dim"]))
+    dim, blocks = int(data["dim"]), int(data.get("blocks", 1))
+    if blocks < 1 or dim % blocks:
+        raise FormatError(f"expected statistics of blocks of equal size, got {dim} features in {blocks} blocks")
+    return stats_from_bytes(data["stats"], dim, blocks)
 
 
 def plain_values(value: Any) -> Any:
@@ -147,7 +190,7 @@ def plain_values(value: Any) -> Any:
 
 def _unpack_all(value: Any) -> Any:
     if isinstance(value, dict):
-        if set(value) == {"dim", "stats"}:
+        if set(value) in ({"dim", "stats"}, {"dim", "stats", "blocks"}):
             return _unpack(value)
         return {key: _unpack_all(item) for key, item in value.items()}
     return value

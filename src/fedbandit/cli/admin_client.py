@@ -32,7 +32,7 @@ CaCert = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DEFAULT_URL = "http://127.0.0.1:8700"
-TIMES = {"created", "last_seen"}  # fields of the API that are seconds since 1970
+TIMES = {"created", "expires", "last_seen", "retired"}  # fields of the API that are seconds since 1970
 
 
 def print_json(value: Any) -> None:

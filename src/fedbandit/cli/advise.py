@@ -48,7 +48,7 @@ def advise(
     seed: Annotated[int, typer.Option(help="First seed; the same seed gives the same report.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Read a log and report whether its agents should learn together, which of them differ, and which α to use."""
+    """Read a log and report whether its agents should learn together, alone or each with its own parameter."""
     try:
         from fedbandit.durable_files import write_whole
         from fedbandit.experiments.advice.advise import advise as judge
@@ -68,7 +68,7 @@ def advise(
         features=feature,
         ignore=ignore or (),
     )
-    with _progress((len(ALPHAS) + 2) * seeds, quiet=as_json) as advance:
+    with _progress((2 * len(ALPHAS) + 3) * seeds, quiet=as_json) as advance:
         advice = judge(data, seed=seed, n_seeds=seeds, n_rounds=rounds, beta=beta, messages=messages, watch=advance)
     write_whole(out, render(advice, source=log.name).encode())
     if as_json:
@@ -103,6 +103,12 @@ def facts_of(advice: Advice) -> dict[str, Any]:
             {"alpha": o.alpha, "reward": o.reward.mean, "gain": o.gain.mean, "messages": o.messages}
             for o in outlook.federated
         ],
+        "personal": advice.choice.is_personal,
+        "personal_alphas": [
+            {"alpha": o.alpha, "reward": o.reward.mean, "gain": o.gain.mean, "messages": o.messages}
+            for o in outlook.personal
+        ],
+        "clusters": None if outlook.clusters is None else outlook.clusters.reward.mean,
         "alone": outlook.alone.reward.mean,
         "shared": outlook.shared.reward.mean,
     }

@@ -26,7 +26,13 @@ from fedbandit.simulation.worlds import WORLDS, reseed
 def agent(
     model: Annotated[str, typer.Option(help="Name of the model.")],
     url: Annotated[str, typer.Option(envvar="FEDBANDIT_URL", help="Address of the server.")],
-    token: Annotated[str, typer.Option(envvar="FEDBANDIT_TOKEN", help="The agent's token.", show_default=False)],
+    token: Annotated[str, typer.Option(envvar="FEDBANDIT_TOKEN", help="The agent's token.", show_default=False)] = "",
+    enrol: Annotated[
+        str, typer.Option(envvar="FEDBANDIT_ENROL", help="An enrolment instead of a token, with --state-dir.")
+    ] = "",
+    reenrol: Annotated[
+        bool, typer.Option("--reenrol", help="Begin anew if the state directory is a copy, or its agent was retired.")
+    ] = False,
     name: Annotated[str | None, typer.Option("--agent", help="The agent's name, checked against the token.")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Directory of the journal, which survives a crash.")] = None,
     durability: Annotated[
@@ -63,11 +69,18 @@ def agent(
     noise: Annotated[float | None, typer.Option(help="With --world: standard deviation of the noise.")] = None,
 ) -> None:
     """Run one live agent. Without --world it reads JSON lines and writes one line in reply to each (docs/sdk.md)."""
+    if not token and not enrol:
+        raise InvalidParameter(
+            "expected --token (FEDBANDIT_TOKEN) as printed by `fedbandit agents add`, or --enrol (FEDBANDIT_ENROL) "
+            "as printed by `fedbandit enrol create`, got neither"
+        )
     signal.signal(signal.SIGTERM, _leave)
     with fb.connect(
         url,
         model=model,
-        token=token,
+        token=token or None,
+        enrol=enrol or None,
+        reenrol=reenrol,
         agent=name,
         state_dir=state_dir,
         durability=durability,

@@ -1,8 +1,8 @@
-"""`fedbandit agents`: add, list, show, revoke, forget, quarantine, release."""
+"""`fedbandit agents`: add, list, show, revoke, retire, prune, forget, quarantine, release."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from fedbandit.cli.admin_client import (
     print_table,
     shown,
 )
+from fedbandit.cli.durations import seconds_of
 
 app = typer.Typer(no_args_is_help=True, help="Manage the agents of a model.")
 Model = Annotated[str, typer.Argument(help="Name of the model.")]
@@ -29,6 +30,10 @@ def add(
     model: Model,
     names: Annotated[list[str], typer.Argument(help="Names of the agents.")],
     renew: Annotated[bool, typer.Option("--renew", help="Issue a new token for an existing agent.")] = False,
+    overlap: Annotated[
+        str | None,
+        typer.Option(help="With --renew: how long the old token stays valid, as 15m, 24h, 7d (default: not)."),
+    ] = None,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
     token: Token = "",
@@ -36,7 +41,12 @@ def add(
 ) -> None:
     """Add agents and print their tokens, which are shown only once."""
     caller = AdminClient(url, token, ca_cert)
-    added = [caller.call("POST", "models", model, "agents", body={"name": name, "renew": renew}) for name in names]
+    more: dict[str, Any] = {"renew": renew}
+    if overlap is not None:
+        if not renew:
+            raise typer.BadParameter("--overlap needs --renew")
+        more["overlap_s"] = seconds_of(overlap, "--overlap")
+    added = [caller.call("POST", "models", model, "agents", body={"name": name, **more}) for name in names]
     if as_json:
         print_json(added if len(added) > 1 else added[0])
     elif len(added) == 1:
@@ -55,13 +65,14 @@ def list_agents(
         str, typer.Option(help="Sort by name, last_seen, n_obs, n_uploads, …; a leading '-' reverses the order.")
     ] = "name",
     search: Annotated[str, typer.Option(help="Only names that contain this text.")] = "",
+    retired: Annotated[bool, typer.Option("--retired", help="List agents that were retired instead.")] = False,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
     token: Token = "",
     ca_cert: CaCert = None,
 ) -> None:
     """List the agents of a model, one page at a time."""
-    query = {"page": page, "per_page": per_page, "sort": sort, "search": search}
+    query = {"page": page, "per_page": per_page, "sort": sort, "search": search, "retired": retired}
     found = AdminClient(url, token, ca_cert).call("GET", "models", model, "agents", query=query)
     if as_json:
         print_json(found)
@@ -92,6 +103,56 @@ def revoke(model: Model, name: Name, url: Url = DEFAULT_URL, token: Token = "", 
     """Revoke an agent's token immediately; its contribution stays."""
     AdminClient(url, token, ca_cert).call("POST", "models", model, "agents", name, "revoke")
     typer.echo(f"revoked {name}")
+
+
+@app.command()
+def retire(
+    model: Model,
+    names: Annotated[list[str], typer.Argument(help="Names of the agents.")],
+    url: Url = DEFAULT_URL,
+    token: Token = "",
+    ca_cert: CaCert = None,
+) -> None:
+    """End agents that will not come back: their tokens are invalid, their contributions stay."""
+    caller = AdminClient(url, token, ca_cert)
+    for name in names:
+        caller.call("POST", "models", model, "agents", name, "retire")
+        typer.echo(f"retired {name}")
+
+
+@app.command()
+def unretire(model: Model, name: Name, url: Url = DEFAULT_URL, token: Token = "", ca_cert: CaCert = None) -> None:
+    """Bring a retired agent back: its token is valid again."""
+    AdminClient(url, token, ca_cert).call("POST", "models", model, "agents", name, "unretire")
+    typer.echo(f"{name} is at work again")
+
+
+@app.command()
+def prune(
+    model: Model,
+    prune_after: Annotated[
+        str, typer.Option("--prune-after", help="Agents without an upload for this long are silent: 12h, 30d.")
+    ] = "30d",
+    retire_them: Annotated[bool, typer.Option("--retire", help="Retire them; otherwise they are only listed.")] = False,
+    fold: Annotated[
+        bool,
+        typer.Option("--fold", help="Fold all retired agents into one row; they can then be forgotten only together."),
+    ] = False,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+    token: Token = "",
+    ca_cert: CaCert = None,
+) -> None:
+    """List silent agents, the longest silent first, or retire them; at most 10 000 in one call."""
+    body = {"after_s": seconds_of(prune_after, "--prune-after"), "retire": retire_them, "fold": fold}
+    found = AdminClient(url, token, ca_cert).call("POST", "models", model, "prune", body=body)
+    if as_json:
+        print_json(found)
+        return
+    for name in found["agents"]:
+        typer.echo(f"retired {name}" if retire_them else name)
+    if fold:
+        typer.echo(f"folded {found['n_folded']} retired agents")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`fedbandit backup` and `fedbandit restore`: copies of a server's directory. PostgreSQL has pg_dump and pg_restore."""
+"""`fedbandit backup`, `restore`, `copy-store`: copies of a server's directory. PostgreSQL has its own tools."""
 
 from __future__ import annotations
 
@@ -30,3 +30,18 @@ def restore(
 
     aside = bring_back(data, source)
     typer.echo(f"restored {data} from {source}" + ("" if aside is None else f"; the previous store is in {aside}"))
+
+
+def copy_store(
+    to: Annotated[str, typer.Option(help="postgresql://… of an empty database.")],
+    data: Data = Path("fedbandit-data"),
+) -> None:
+    """Copy the store of a stopped server to PostgreSQL, with agents and tokens; the directory stays as it is."""
+    import asyncio
+
+    from fedbandit.service.admin.store_copy import copy_to_postgres
+
+    found = asyncio.run(copy_to_postgres(data, to))
+    typer.echo(
+        f"copied {found.n_rows['models']} models and {found.n_rows['agents']} agents, {found.n_obs} observations"
+    )

@@ -137,7 +137,7 @@ def server(probe: ServerProbe) -> Iterator[Finding]:
         words = str((ready.json_object() or {}).get("message", ready.status))
         yield Finding("server", "ready", "failed", words, "see the server's log")
     yield _encrypted(probe.url, exposes_token=probe.exposes_token)
-    yield _clock(ready.headers.get("Date"), time.time())
+    yield _clock(ready.headers.get("date"), time.time())
 
 
 def _encrypted(url: str, *, exposes_token: bool) -> Finding:

@@ -13,12 +13,15 @@ from fedbandit.cli.advise import advise
 from fedbandit.cli.agent import agent
 from fedbandit.cli.agents import app as agents
 from fedbandit.cli.algorithm_options import offer_options
-from fedbandit.cli.backup import backup, restore
+from fedbandit.cli.backup import backup, copy_store, restore
 from fedbandit.cli.demo import demo
 from fedbandit.cli.doctor import doctor
+from fedbandit.cli.enrol import app as enrol
+from fedbandit.cli.evaluate import evaluate
 from fedbandit.cli.models import app as models
 from fedbandit.cli.plan import plan
 from fedbandit.cli.reporting import run_command
+from fedbandit.cli.reward import reward
 from fedbandit.cli.serve import serve
 from fedbandit.cli.simulate import simulate
 from fedbandit.cli.study import study
@@ -52,13 +55,17 @@ app.command(rich_help_panel="Simulation and analysis")(simulate)
 app.command(rich_help_panel="Simulation and analysis")(study)
 app.command(rich_help_panel="Simulation and analysis")(plan)
 app.command(rich_help_panel="Simulation and analysis")(advise)
+app.command(rich_help_panel="Simulation and analysis")(evaluate)
 app.command(rich_help_panel="Server and fleet")(demo)
 app.command(rich_help_panel="Server and fleet")(serve)
 app.command(rich_help_panel="Server and fleet")(agent)
+app.command(rich_help_panel="Server and fleet")(reward)
 app.command(rich_help_panel="Server and fleet")(backup)
 app.command(rich_help_panel="Server and fleet")(restore)
+app.command(rich_help_panel="Server and fleet")(copy_store)
 app.add_typer(models, name="models", rich_help_panel="Server and fleet")
 app.add_typer(agents, name="agents", rich_help_panel="Server and fleet")
+app.add_typer(enrol, name="enrol", rich_help_panel="Server and fleet")
 app.add_typer(tokens, name="tokens", rich_help_panel="Server and fleet")
 app.command(rich_help_panel="Maintenance")(doctor)
 

@@ -25,6 +25,7 @@ def plan(
     theta_bound: Annotated[float, typer.Option(help="S, a bound on ‖θ*‖.")] = 1.0,
     action_bound: Annotated[float, typer.Option(help="L, a bound on the norm of a feature row.")] = 1.0,
     delta: Annotated[float, typer.Option(help="Probability δ with which the radii may fail.")] = 0.01,
+    blocks: Annotated[int, typer.Option(help="Disjoint arms K: a block of dim/K columns each (1: none).")] = 1,
     simulate: Annotated[bool, typer.Option("--simulate/--no-simulate", help="Also simulate a small fleet.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one object instead of tables.")] = False,
 ) -> None:
@@ -43,6 +44,7 @@ def plan(
         theta_bound=theta_bound,
         action_bound=action_bound,
         delta=delta,
+        blocks=blocks,
     )
     candidates = _candidates(agents, alpha)
     result = _plan(fleet, candidates, messages, days, simulated=simulate)
@@ -98,7 +100,13 @@ def _row(fleet: PlannedFleet, name: str, alpha: float, days: float, simulations:
         messages = simulations.messages(alpha)
         row["simulated_messages"] = messages if simulations.trials[alpha].was_needed else None
     sent = row.get("simulated_messages") or row["expected_messages"]
-    return {**row, "bytes_per_day": planner.bytes_per_day(fleet, sent, days)}
+    rows = planner.raw_rows(fleet)
+    return {
+        **row,
+        "bytes_per_day": planner.bytes_per_day(fleet, sent, days),
+        "raw_rows_per_day": rows.raw_bytes / days,
+        "cheaper_from_round": rows.rounds_until_cheaper(sent * planner.bytes_per_message(fleet)),
+    }
 
 
 def _budget(fleet: PlannedFleet, messages: float, days: float, simulations: Simulations | None) -> dict[str, Any]:
@@ -163,6 +171,8 @@ ROWS = (
     ("messages, by formula", "expected_messages", _count),
     ("messages, by simulation", "simulated_messages", _count),
     ("bytes per day", "bytes_per_day", _bytes),
+    ("raw rows, bytes per day", "raw_rows_per_day", _bytes),
+    ("sums cheaper from round", "cheaper_from_round", _count),
     ("radius β, exogenous", "radius_exogenous", _radius),
     ("radius β, adaptive", "radius_adaptive", _radius),
     ("radius β, as the paper prints it", "radius_paper", _radius),

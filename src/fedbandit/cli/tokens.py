@@ -26,7 +26,8 @@ Name = Annotated[str, typer.Argument(help="Name of the token's owner.")]
 def add(
     name: Name,
     role: Annotated[
-        str, typer.Option(help="'viewer' is read-only, 'admin' can manage models, agents and tokens.")
+        str,
+        typer.Option(help="'viewer' is read-only, 'reporter' can only report rewards, 'admin' can manage everything."),
     ] = "viewer",
     replace: Annotated[bool, typer.Option("--replace", help="Revoke an older token of this name.")] = False,
     as_json: AsJson = False,

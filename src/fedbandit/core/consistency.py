@@ -40,9 +40,9 @@ def distance_to_ball(ridge: RidgeModel, radius: float) -> float:
     A confidence ellipsoid of radius β around θ̂ contradicts ‖θ*‖ ≤ S when this distance to the ball of radius S
     exceeds β. The minimiser is (Σ + μI)⁻¹Σθ̂ for the μ ≥ 0 that brings its norm to the radius.
     """
-    values, vectors = np.linalg.eigh(ridge.stats.Sigma)
-    values = np.maximum(values, 0.0)
-    along = vectors.T @ ridge.theta_hat
+    values, vectors = np.linalg.eigh(ridge.stats.Sigma)  # of each block, where Σ has blocks
+    theta = ridge.theta_hat.reshape(*values.shape, 1)
+    values, along = np.maximum(values, 0.0).reshape(-1), (vectors.swapaxes(-1, -2) @ theta).reshape(-1)
     if float(along @ along) <= radius**2:
         return 0.0
     low, high = 0.0, float(values.max()) * float(np.linalg.norm(along)) / radius

@@ -40,7 +40,7 @@ def first_best(scores: Vector) -> int:
     1
     """
     index = int(scores.argmax())
-    best = float(scores[index])
+    best = scores.item(index)
     if index == 0 or not math.isfinite(best):  # NaN ties with no score: return its index, so that the caller detects it
         return index
     return int((scores >= best - TIE * abs(best)).argmax())

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.core.growth import GrowthTracker
-from fedbandit.core.ridge import RidgeModel
+from fedbandit.core.products import product
+from fedbandit.core.ridge import RidgeModel, factorise
 from fedbandit.core.statistics import RunningStats, SufficientStats
 
 
@@ -42,6 +43,11 @@ class EagerEstimate:
         self._theta_hat = None
 
     @property
+    def n_obs(self) -> int:
+        """Observations behind the estimate."""
+        return self.stats.n_obs
+
+    @property
     def theta_hat(self) -> Vector:
         """θ̂ = Σ⁻¹ b."""
         if self._theta_hat is None:
@@ -66,6 +72,10 @@ class EagerEstimate:
         """‖x‖_{Σ⁻¹} of each row."""
         forms = np.vecdot(actions @ self.tracker.P, actions)
         return np.asarray(np.sqrt(np.maximum(forms, 0.0)))
+
+    def whitened(self, actions: Matrix) -> Matrix:
+        """W x of each row with Wᵀ W = Σ⁻¹, (k, d); factorises Σ, O(d³)."""
+        return product(actions, factorise(self.stats.Sigma).W.T)
 
     def upper(self, actions: Matrix, beta: float) -> Vector:
         """⟨θ̂, x⟩ + β‖x‖_{Σ⁻¹} of each row."""

@@ -124,6 +124,12 @@ def arm_columns(features: Sequence[str] | None) -> dict[str, dict[str, int]] | N
     return places if len(blocks) == 1 and sum(map(len, places.values())) == len(features) else None
 
 
+def values_by_name(context: Mapping[str, float], names: Sequence[str]) -> NDArray[np.float64]:
+    """The numbers of a context in the order of these columns; the column "1" is a constant."""
+    values = {**_by_name(context, [name for name in names if name != "1"]), "1": 1.0}
+    return finite(np.array([values[name] for name in names]), "context")
+
+
 def _by_name(context: Any, inputs: list[str]) -> dict[str, float]:
     if isinstance(context, Mapping):
         if set(map(str, context)) != set(inputs):

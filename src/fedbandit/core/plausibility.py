@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbandit.core.arrays import Matrix, Vector
-from fedbandit.core.statistics import packed_length
+from fedbandit.core.block_packing import diagonal_places
+from fedbandit.core.group_sums import GroupSums
+from fedbandit.core.statistics import packed_length, unpack_symmetric
 from fedbandit.errors import DimensionMismatch, ImplausibleUpload, NotFinite
 
 EPS = float(np.finfo(np.float64).eps)
@@ -33,13 +35,19 @@ class Bounds:
     reward_bound: float | None = None
 
 
-def require_plausible(packed: Vector, dim: int, bounds: Bounds = Bounds()) -> None:  # noqa: B008 - frozen
+def require_plausible(
+    packed: Vector,
+    dim: int,
+    bounds: Bounds = Bounds(),  # noqa: B008 - frozen
+    *,
+    blocks: int = 1,
+) -> None:
     """Raise `NotFinite` or `ImplausibleUpload` unless some data could have these sums.
 
     `packed` is [upper triangle of Σ row by row, b, n_obs, Σr, Σr²]. Rounding is allowed for so that sums of data, in
     whatever order they were added and whatever the scales of the features, are never refused.
     """
-    n = packed_length(dim)
+    n = packed_length(dim, blocks)
     if packed.shape != (n + dim + 3,):
         raise DimensionMismatch(f"expected {n + dim + 3} packed numbers for {dim} features, got shape {packed.shape}")
     # One pass: a NaN survives both, and an infinity is larger than any limit.
@@ -49,16 +57,57 @@ def require_plausible(packed: Vector, dim: int, bounds: Bounds = Bounds()) -> No
     n_obs, reward_sum, reward_sq_sum = packed[n + dim :].tolist()
     _require_count(n_obs)
     _require_rewards(n_obs, reward_sum, reward_sq_sum, bounds.reward_bound)
-    diagonal = packed[_diagonal(dim)]
+    diagonal = packed[diagonal_places(dim, blocks)]
     _require_actions(n_obs, diagonal, bounds.action_bound)
     if n_obs < dim:
         _require_rank(n_obs, packed[:n], diagonal)
-    _require_semidefinite(packed, dim, n_obs)
+    if blocks > 1:
+        _require_semidefinite_blocks(packed, dim, blocks, n_obs)
+    else:
+        _require_semidefinite(packed, dim, n_obs)
 
 
-def information(packed: Vector, dim: int, lam: float) -> float:
+def require_plausible_blocks(packed: Vector, p: int, n_touched: int, bounds: Bounds) -> None:
+    """The same for the short form of sums in some blocks of p columns (`block_packing.touched_numbers`)."""
+    if n_touched == 0:  # rows of zeros
+        _require_numbers_alone(packed, bounds)
+        return
+    require_plausible(packed, p * n_touched, bounds, blocks=n_touched)
+    if n_touched > packed[-3]:
+        raise ImplausibleUpload(
+            f"n_obs = {packed[-3]:g} observations, each in one block, cannot touch {n_touched} blocks"
+        )
+
+
+def _require_numbers_alone(totals: Vector, bounds: Bounds) -> None:
+    top, bottom = float(totals.max()), float(totals.min())
+    if not (top <= MAX_NUMBER and bottom >= -MAX_NUMBER):
+        _refuse_magnitude(top, bottom)
+    _require_count(float(totals[0]))
+    n_obs, reward_sum, reward_sq_sum = totals.tolist()
+    _require_rewards(n_obs, reward_sum, reward_sq_sum, bounds.reward_bound)
+
+
+def require_plausible_groups(groups: GroupSums, packed: Vector) -> None:
+    """Raise unless rewards by group can be rewards of these packed sums: some of them, each in one group."""
+    n_obs, _, reward_sq_sum = packed[-3:].tolist()
+    squares = 0.0
+    for name, part in (("control", groups.control), ("treatment", groups.treatment)):
+        if not all(abs(value) <= MAX_NUMBER for value in (part.reward_sum, part.reward_sq_sum)):  # also NaN
+            raise ImplausibleUpload(f"expected finite sums of the {name} group up to {MAX_NUMBER:g} in magnitude")
+        _require_rewards(float(part.n_obs), part.reward_sum, part.reward_sq_sum, None)
+        squares += part.reward_sq_sum
+    if groups.n_obs > n_obs:
+        raise ImplausibleUpload(f"expected at most n_obs = {n_obs:g} rewards in both groups, got {groups.n_obs}")
+    if squares > reward_sq_sum * (1 + _slack(n_obs)) + n_obs * TINY:
+        raise ImplausibleUpload(f"expected Σr² ≤ {reward_sq_sum:g} in both groups together, got {squares:g}")
+
+
+def information(packed: Vector, dim: int, lam: float, blocks: int = 1) -> float:
     """d log(1 + tr Σ / (λd)) ≥ log det(Σ_m + Σ) − log det Σ_m for every Σ_m ⪰ λI: the most an upload can have grown."""
-    trace = max(float(packed[_diagonal(dim)].sum()), 0.0)
+    if dim == 0:
+        return 0.0
+    trace = max(float(packed[diagonal_places(dim, blocks)].sum()), 0.0)
     return dim * math.log1p(trace / (lam * dim))
 
 
@@ -121,6 +170,26 @@ def _require_semidefinite(packed: Vector, dim: int, n_obs: float) -> None:
         raise ImplausibleUpload(_why_indefinite(A)) from None
 
 
+def _require_semidefinite_blocks(packed: Vector, dim: int, blocks: int, n_obs: float) -> None:
+    """Every block of Σ ⪰ 0, and Σ_k b_kᵀΣ_k⁻¹b_k ≤ Σr²: the Cholesky factorisation of the whole, block by block."""
+    n, size = packed_length(dim, blocks), dim // blocks
+    Sigma = unpack_symmetric(packed[:n], dim, blocks)
+    tolerance = 2.0 * (dim + 1) * (min(n_obs, 1 << 26) + dim + 9) * EPS
+    at = np.arange(size)
+    Sigma[:, at, at] = Sigma[:, at, at] * (1.0 + tolerance) + 4.0 * n_obs * TINY
+    try:
+        L = np.linalg.cholesky(Sigma)
+    except np.linalg.LinAlgError:
+        raise ImplausibleUpload("expected a positive semi-definite Σ, got one with a negative eigenvalue") from None
+    with np.errstate(over="ignore", invalid="ignore"):
+        b, z = packed[n : n + dim].reshape(blocks, size), np.empty((blocks, size))
+        for i in range(size):  # L z = b in all blocks at once
+            z[:, i] = (b[:, i] - np.vecdot(L[:, i, :i], z[:, :i])) / L[:, i, i]
+        used = float((z * z).sum())
+    if not used <= float(packed[-1]) * (1.0 + tolerance) + 4.0 * n_obs * TINY:
+        raise ImplausibleUpload("expected b with bᵀΣ⁻¹b ≤ Σr², got one that no rewards of these actions can give")
+
+
 def _augmented(packed: Vector, dim: int, n_obs: float) -> Matrix:
     """[[Σ, b], [bᵀ, Σr²]] with its diagonal lifted by what rounding can have done.
 
@@ -147,13 +216,6 @@ def _why_indefinite(A: Matrix) -> str:
 
 def _slack(n_obs: float) -> float:
     return max(SLACK, 2.0 * n_obs * EPS)
-
-
-@lru_cache(maxsize=64)
-def _diagonal(dim: int) -> NDArray[np.intp]:
-    """Where the diagonal of Σ is in the packed triangle."""
-    rows = np.arange(dim)
-    return rows * dim - rows * (rows - 1) // 2
 
 
 @lru_cache(maxsize=8)  # as large as the matrix itself

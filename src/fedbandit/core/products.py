@@ -5,7 +5,8 @@ that one may not run for milliseconds, and every other thread that calls BLAS me
 threads and two busy processors, one factorisation at d = 128 took 30 ms instead of 1. How many threads BLAS uses is a
 setting of the whole process, which belongs to the application. So nothing here changes it, and nothing here is large
 enough to be split: OpenBLAS uses one thread up to m·n·k = 2¹⁸ for a matrix product and 9 216 numbers for a matrix times
-a vector. Each piece also releases the interpreter's lock, so other Python threads run in between.
+a vector. Each piece also releases the interpreter's lock, so other Python threads run in between; the
+background thread of a live agent pauses there, because a thread that waits for the lock rarely wakes up during a piece.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from __future__ import annotations
 import numpy as np
 
 from fedbandit.core.arrays import Matrix, Vector
+from fedbandit.pauses import pause_point
 
 BLOCK = 64
 MAX_WORK = BLOCK**3  # m·n·k of one piece
+WORTH_S = 0.5e-6  # of work before a pause, for each column: the calls that wait for it take longer as well
 MAX_ENTRIES = 8192  # of a matrix times a vector
 
 
@@ -39,6 +42,7 @@ def product(A: Matrix, B: Matrix) -> Matrix:
     for i in range(0, m, BLOCK):
         for j in range(0, n, BLOCK):
             _tile(A[i : i + BLOCK], B[:, j : j + BLOCK], C[i : i + BLOCK, j : j + BLOCK])
+            pause_point(n * WORTH_S)
     return C
 
 
@@ -51,6 +55,7 @@ def gram(A: Matrix, out: Matrix | None = None) -> Matrix:
     for i in range(0, n, BLOCK):
         for j in range(i, n, BLOCK):
             _tile(A[:, i : i + BLOCK].T, A[:, j : j + BLOCK], C[i : i + BLOCK, j : j + BLOCK])
+            pause_point(n * WORTH_S)
             if j > i:
                 C[j : j + BLOCK, i : i + BLOCK] = C[i : i + BLOCK, j : j + BLOCK].T
     return C
@@ -64,6 +69,7 @@ def inverse_root(A: Matrix) -> tuple[Matrix, float]:
     n = len(A)
     if n <= BLOCK:
         L = np.linalg.cholesky(A)
+        pause_point()
         return np.linalg.inv(L), 2.0 * float(np.log(np.diagonal(L)).sum())
     half = (n // 2 + BLOCK - 1) // BLOCK * BLOCK
     first, log_det_first = inverse_root(A[:half, :half])

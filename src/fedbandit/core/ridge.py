@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedbandit.core.arrays import TIE, Matrix, Vector, frozen
-from fedbandit.core.products import gram, inverse_root, product, times_vector
+from fedbandit.core.products import BLOCK, gram, inverse_root, product, times_vector
 from fedbandit.core.statistics import SufficientStats, pack_symmetric
 from fedbandit.errors import InvalidInput
+from fedbandit.pauses import pause_point
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +24,24 @@ class Factor:
     least: float = 0.0  # eigenvalue of the correlations, where it was too small to be used as it is
 
 
+@dataclass(frozen=True, slots=True)
+class BlockFactor(Factor):
+    """The factors of K blocks: W is (K, p, p), and log det Σ is the sum of `log_dets` (K,)."""
+
+    log_dets: Vector = field(default_factory=lambda: np.empty(0))
+
+
 def factorise(Sigma: Matrix) -> Factor:
-    """Factor of a positive definite Σ, independent of the scales of the features.
+    """Factor of a positive definite Σ (or of its blocks), independent of the scales of the features.
 
     Σ is brought to unit diagonal first, so features that differ by many decades cost no digits. Where the ridge is lost
     to rounding (Σ numerically singular), eigenvalues are lifted to the rounding level instead of failing.
     """
+    if Sigma.ndim == 3:
+        return factorise_blocks(Sigma)
     scale = np.sqrt(np.diagonal(Sigma))
     correlation = Sigma / np.multiply.outer(scale, scale)
+    pause_point()
     least = 0.0
     try:
         W, log_det = inverse_root(correlation)
@@ -40,7 +51,26 @@ def factorise(Sigma: Matrix) -> Factor:
         values = np.maximum(values, len(scale) * np.finfo(float).eps)
         W = vectors.T / np.sqrt(values)[:, None]
         log_det = float(np.log(values).sum())
+    pause_point()
     return Factor(frozen(W / scale), log_det + 2.0 * float(np.log(scale).sum()), least)
+
+
+def factorise_blocks(Sigma: Matrix) -> BlockFactor:
+    """The factors of the blocks of Σ (K, p, p), all at once where they are small and well conditioned."""
+    if Sigma.shape[-1] <= BLOCK:
+        scale = np.sqrt(np.diagonal(Sigma, axis1=1, axis2=2))
+        try:
+            L = np.linalg.cholesky(Sigma / (scale[:, :, None] * scale[:, None, :]))
+        except np.linalg.LinAlgError:
+            pass  # one of them needs its eigenvalues lifted
+        else:
+            W = np.linalg.inv(L)
+            log_dets = 2.0 * np.log(np.diagonal(L, axis1=1, axis2=2) * scale).sum(axis=1)
+            return BlockFactor(frozen(W / scale[:, None, :]), float(log_dets.sum()), 0.0, frozen(log_dets))
+    factors = [factorise(block) for block in Sigma]
+    log_dets = np.array([factor.log_det for factor in factors])
+    W = np.stack([factor.W for factor in factors])
+    return BlockFactor(frozen(W), float(log_dets.sum()), min(factor.least for factor in factors), frozen(log_dets))
 
 
 class RidgeModel:
@@ -77,6 +107,11 @@ class RidgeModel:
         return self.stats.dim
 
     @property
+    def n_obs(self) -> int:
+        """Observations behind the model."""
+        return self.stats.n_obs
+
+    @property
     def theta_hat(self) -> Vector:
         """θ̂ = Σ⁻¹ b, (d,) (Algorithm 1, line 14)."""
         if self._theta_hat is None:
@@ -96,6 +131,11 @@ class RidgeModel:
             W = self.factor.W
             self._inverse = frozen(gram(W))
         return self._inverse
+
+    @property
+    def inverse_diagonal(self) -> Vector:
+        """The diagonal of Σ⁻¹, (d,)."""
+        return np.diagonal(self.inverse, axis1=-2, axis2=-1).reshape(-1)
 
     def share_weights(self) -> Vector:
         """Packed Σ⁻¹/d with everything off the diagonal doubled, (d(d+1)/2,): ⟨weights, packed A⟩ = tr(Σ⁻¹A)/d.
@@ -120,6 +160,10 @@ class RidgeModel:
         """
         Z = product(actions, self.factor.W.T)
         return np.asarray(np.sqrt(np.vecdot(Z, Z)))
+
+    def whitened(self, actions: Matrix) -> Matrix:
+        """W x of each row, (k, d): independent of unit variance under the model, and ‖W x‖ is the width."""
+        return product(actions, self.factor.W.T)
 
     def upper(self, actions: Matrix, beta: float) -> Vector:
         """⟨θ̂, x⟩ + β‖x‖_{Σ⁻¹} of each row (Algorithm 1, line 5), by one product."""
@@ -148,6 +192,7 @@ class RidgeModel:
         if self._spread is None:
             scale = float(np.abs(self.inverse).max())
             power = self.inverse / scale
+            pause_point()
             for _ in range(3):
                 power = gram(power)  # symmetric, so this is its square for half the work
             # Rounding may lower the norm by a few units in the last place; the margin keeps it a bound.

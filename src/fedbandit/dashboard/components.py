@@ -63,7 +63,7 @@ def breadcrumbs(*steps: tuple[str, str], here: str) -> Html:
 
 
 def tile(label: str, value: Child, *notes: Child, state: str = "", href: str | None = None) -> Html:
-    """A number with its name above and notes below; `state` is warn or nothing."""
+    """A number with its name above and notes below; `state` is warn, bad or nothing."""
     name = tag("a", label, href=href) if href else label
     return tag(
         "div",

@@ -12,6 +12,7 @@ from fedbandit.service.agent_history import Step
 from fedbandit.service.container import Container
 from fedbandit.service.insight import LargestShares, ModelInsight, largest_shares
 from fedbandit.service.model import Model
+from fedbandit.service.monitor import MonitorReport
 from fedbandit.service.stores.base import AgentPage, AgentRecord, Event, FleetSummary, PageQuery, Sample
 
 T = TypeVar("T")
@@ -109,6 +110,10 @@ class DataSources:
     async def insight(self, name: str) -> ModelInsight:
         """The model's sums, factorised; in a thread, and only when they have changed."""
         return await self._cache.get(("insight", name), lambda: self._insight(name))
+
+    async def report(self, name: str) -> MonitorReport:
+        """The model's insight with the checks of all its assumptions."""
+        return await self._cache.get(("report", name), lambda: self.container.monitor.report(name))
 
     async def shares(self, insight: ModelInsight, agents: Sequence[AgentRecord]) -> dict[str, float]:
         """Each agent's share of information."""

@@ -123,7 +123,8 @@ def _cost_text(together: LearningResult, cost: SharingCost) -> str:
         f"Together: {cost.of_two_per_decision(together.n_messages):.0%} of two messages per decision, "
         f"{cost.of_broadcast(together.n_messages):.0%} of a broadcast per decision;\n"
         f"{human_bytes(together.n_bytes)} where the raw rows (context, arm, reward) sent once are "
-        f"{human_bytes(cost.raw_bytes)}:\nsums save bytes only over many more rows."
+        f"{human_bytes(cost.raw_bytes)}:\nsums grow with the logarithm of rounds, rows with rounds; the sums are the "
+        f"cheaper ones from about\n{cost.rounds_until_cheaper(together.n_bytes):,.0f} rounds on."
     )
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from fedbandit.core.arrays import finite_at_least, whole_at_least
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.demo.display import Display, print_comparison, print_conservation
-from fedbandit.demo.images import Images, deal
+from fedbandit.demo.images import N_ARMS, Images, deal
 from fedbandit.demo.processes import AgentProcess, DemoFailed, ServerProcess
 from fedbandit.demo.summary import (
     Conservation,
@@ -111,7 +111,7 @@ class DemoSession:
 def _enrol(plan: DemoPlan, parts: list[Images], server: ServerProcess, folder: Path) -> list[AgentProcess]:
     """Create the model and enrol the agents; each gets a token, its images and a state directory."""
     caller = AdminClient(server.url, server.admin_token)
-    numbers = {"dim": parts[0].dim, "alpha": plan.alpha, "beta": plan.beta, "lam": plan.lam}
+    numbers = {"dim": parts[0].dim, "blocks": N_ARMS, "alpha": plan.alpha, "beta": plan.beta, "lam": plan.lam}
     caller.call("POST", "models", body={"name": MODEL, **numbers})
     agents = []
     for m, part in enumerate(parts):
@@ -188,7 +188,7 @@ def _held(server: ServerProcess, lam: float) -> SufficientStats:
         "GET", "models", MODEL, "state", query={"incarnation": "demo"}
     )
     held = download_of(decode_reply(body)).stats
-    return held - SufficientStats.prior(dim=held.dim, lam=lam)
+    return held - SufficientStats.prior(dim=held.dim, lam=lam, blocks=held.blocks)
 
 
 def print_result(console: Console, plan: DemoPlan, result: DemoResult) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 
 from fedbandit.algorithms.base import Rule
 from fedbandit.algorithms.fedlinucb import FedLinUCB
-from fedbandit.algorithms.messages import n_bytes
 from fedbandit.algorithms.oful import OFUL
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.demo.images import N_ARMS, Images
@@ -41,18 +40,19 @@ class LearningResult:
 
 def alone(parts: Sequence[Images], *, beta: float, lam: float) -> LearningResult:
     """Every agent learns from its own images only; nothing is sent."""
-    return _simulated("alone", OFUL(dim=parts[0].dim, beta=beta, lam=lam), parts)
+    return _simulated("alone", OFUL(dim=parts[0].dim, blocks=N_ARMS, beta=beta, lam=lam), parts)
 
 
 def every_decision(parts: Sequence[Images], *, beta: float, lam: float) -> LearningResult:
     """Each decision downloads before and uploads after: FedLinUCB with α = 0, `join` and `refresh="arrival"`."""
-    rule = FedLinUCB(dim=parts[0].dim, alpha=0.0, beta=beta, lam=lam, join=True, refresh="arrival")
+    rule = FedLinUCB(dim=parts[0].dim, blocks=N_ARMS, alpha=0.0, beta=beta, lam=lam, join=True, refresh="arrival")
     return _simulated("two messages per decision", rule, parts)
 
 
 def everything_shared(parts: Sequence[Images], *, beta: float, lam: float) -> LearningResult:
     """One model learns from each image immediately; counted as an upload and a download to all agents."""
-    return _simulated("a broadcast per decision", OFUL(dim=parts[0].dim, beta=beta, lam=lam, mode="shared"), parts)
+    rule = OFUL(dim=parts[0].dim, blocks=N_ARMS, beta=beta, lam=lam, mode="shared")
+    return _simulated("a broadcast per decision", rule, parts)
 
 
 def _simulated(name: str, rule: Rule, parts: Sequence[Images]) -> LearningResult:
@@ -72,7 +72,7 @@ def _simulated(name: str, rule: Rule, parts: Sequence[Images]) -> LearningResult
         engine="reference",
     )
     earned = tuple(np.diff(trace.reward, prepend=0.0).tolist())
-    return LearningResult(name, earned, trace.n_messages, trace.n_messages * n_bytes(rule.dim))
+    return LearningResult(name, earned, trace.n_messages, int(trace.n_bytes))
 
 
 def sharing_cost(parts: Sequence[Images]) -> SharingCost:
@@ -82,6 +82,7 @@ def sharing_cost(parts: Sequence[Images]) -> SharingCost:
         n_rounds=sum(map(len, parts)),
         dim=parts[0].dim,
         row_numbers=int(parts[0].contexts.shape[1]) + 2,
+        blocks=N_ARMS,
     )
 
 
@@ -99,7 +100,7 @@ def seen(parts: Sequence[Images], arms: Sequence[dict[int, int]]) -> SufficientS
     """The statistics of what the agents reported."""
     rows = np.array([parts[m].actions(n)[arms[m][n]] for m, n in _order(parts)])
     rewards = np.array([parts[m].reward(n, arms[m][n]) for m, n in _order(parts)])
-    return SufficientStats.of(rows, rewards)
+    return SufficientStats.of(rows, rewards, blocks=N_ARMS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def work(task: AgentTask, token: str) -> None:
         for decision in list(agent.pending):  # chosen by a process that was killed before the reward arrived
             n = observe_reward(agent, images, n, decision)
         while task.forever or n < len(images):
-            decision = agent.choose(images.actions(n % len(images)))
+            decision = agent.choose_context(images.contexts[n % len(images)])
             report({"asked": n})
             time.sleep(rng.exponential(task.pace_s) / 2)  # the delay of the reward
             n = observe_reward(agent, images, n, decision)
@@ -65,7 +65,7 @@ def work(task: AgentTask, token: str) -> None:
 
 def observe_reward(agent: fb.LiveAgent, images: Images, n: int, decision: fb.Decision) -> int:
     """Report the choice for image n, then observe its reward."""
-    arm = -1 if decision.index is None else decision.index
+    arm = -1 if decision.block is None else decision.block
     reward = images.reward(n % len(images), arm)
     report({"n": n, "arm": arm, "reward": reward, **counters(agent)})
     agent.observe(decision, reward)

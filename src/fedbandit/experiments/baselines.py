@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from fedbandit.algorithms.async_linucb import AsyncLinUCB
+from fedbandit.algorithms.club import CLUB
 from fedbandit.algorithms.dislinucb import DisLinUCB
 from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.algorithms.oful import OFUL
@@ -27,10 +28,26 @@ def fed(
     join: bool = False,
     options: bool = False,
     spectral: bool = False,
+    personal: str | float | None = None,
+    blocks: int = 1,
 ) -> FedLinUCB:
     """FedLinUCB; `join` downloads before the first decision, as live agents do; `options` also fetches on arrival."""
-    refresh, trigger = ("arrival" if options else "upload"), ("spectral" if spectral else "determinant")
-    return FedLinUCB(dim=dim, beta=beta, lam=lam, alpha=alpha, join=join or options, refresh=refresh, trigger=trigger)
+    return FedLinUCB(
+        dim=dim,
+        beta=beta,
+        lam=lam,
+        alpha=alpha,
+        join=join or options,
+        refresh="arrival" if options else "upload",
+        trigger="spectral" if spectral else "determinant",
+        personal=personal,
+        blocks=blocks,
+    )
+
+
+def clustered(*, dim: int, beta: float, lam: float = 1.0, edge_width: float = 1.0) -> CLUB:
+    """CLUB: a central learner that finds clusters of agents, with two messages per round."""
+    return CLUB(dim=dim, beta=beta, lam=lam, edge_width=edge_width)
 
 
 def asynchronous(*, dim: int, beta: Beta, gamma: float, lam: float = 1.0, enrolment: str = "start") -> AsyncLinUCB:

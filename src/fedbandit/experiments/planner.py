@@ -11,7 +11,9 @@ from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.algorithms.messages import n_bytes
 from fedbandit.core import theory
 from fedbandit.core.arrays import LARGEST, at_least, finite_at_least, whole_at_least
+from fedbandit.core.block_rows import check_blocks
 from fedbandit.errors import InvalidParameter
+from fedbandit.experiments.sharing_cost import SharingCost
 from fedbandit.simulation.runner import simulate
 from fedbandit.simulation.worlds import Sphere
 
@@ -30,11 +32,13 @@ class PlannedFleet:
     theta_bound: float = 1.0
     action_bound: float = 1.0
     delta: float = 0.01
+    blocks: int = 1  # disjoint arms: messages carry the blocks of Σ only
 
     def __post_init__(self) -> None:
         whole_at_least(self.n_agents, 1, "agents")
         whole_at_least(self.dim, 1, "dim")
         whole_at_least(self.n_rounds, 1, "rounds")
+        check_blocks(self.dim, self.blocks)
         for name in ("lam", "action_bound"):  # their squares and quotients stay within float64
             value = finite_at_least(getattr(self, name), 0.0, name, strictly=True)
             if not 1 / LARGEST <= value <= LARGEST:
@@ -185,4 +189,12 @@ def bytes_per_day(fleet: PlannedFleet, messages: float, days: float) -> float:
 
 def bytes_per_message(fleet: PlannedFleet) -> int:
     """Bytes of one upload or download."""
-    return n_bytes(fleet.dim)
+    return n_bytes(fleet.dim, fleet.blocks)
+
+
+def raw_rows(fleet: PlannedFleet) -> SharingCost:
+    """What sending every raw row would cost: its features and the reward; with blocks the context, arm and reward."""
+    numbers = None if fleet.blocks == 1 else fleet.dim // fleet.blocks + 2
+    return SharingCost(
+        n_agents=fleet.n_agents, n_rounds=fleet.n_rounds, dim=fleet.dim, row_numbers=numbers, blocks=fleet.blocks
+    )

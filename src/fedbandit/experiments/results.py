@@ -51,7 +51,8 @@ class Group:
         """What sharing everything would send in these runs."""
         spec = self.spec
         numbers = getattr(spec.make_world(), "row_numbers", None)
-        return SharingCost(n_agents=spec.n_agents, n_rounds=spec.n_rounds, dim=spec.dim, row_numbers=numbers)
+        size = {"dim": spec.dim, "blocks": int(spec.rule.get("blocks", 1))}
+        return SharingCost(n_agents=spec.n_agents, n_rounds=spec.n_rounds, row_numbers=numbers, **size)
 
     def curve(self, measure: str) -> dict[int, Vector]:
         """The measure at each recorded round, by seed."""

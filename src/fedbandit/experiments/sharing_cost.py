@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,7 @@ class SharingCost:
     n_rounds: int
     dim: int
     row_numbers: int | None = None
+    blocks: int = 1  # of a model with disjoint arms, whose messages are shorter
 
     @property
     def two_per_decision(self) -> int:
@@ -58,7 +60,27 @@ class SharingCost:
 
     def bytes_of(self, n_messages: float) -> float:
         """Bytes of this many messages with statistics."""
-        return n_messages * n_bytes(self.dim)
+        return n_messages * n_bytes(self.dim, self.blocks)
+
+    def rounds_until_cheaper(self, n_bytes_sent: float) -> float:
+        """Rounds from which the sums cost fewer bytes than raw rows, for a fleet that has sent so many bytes by now.
+
+        Rows cost the same in every round. Messages are at most c·log(1 + t/d) (`fb.theory.message_bound`), so from the
+        bytes of T rounds on they grow by the logarithm: the t with bytes(T)·log(1 + t/d)/log(1 + T/d) = row bytes · t.
+
+        >>> SharingCost(n_agents=20, n_rounds=1797, dim=110, row_numbers=12).rounds_until_cheaper(2_000_000) > 20_000
+        True
+        """
+        scale = n_bytes_sent / math.log1p(self.n_rounds / self.dim)
+        per_row = self.raw_bytes / self.n_rounds
+        low, high = 1.0, 1.0
+        while scale * math.log1p(high / self.dim) > per_row * high and high < 1e18:
+            low, high = high, 2.0 * high
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            is_cheaper = scale * math.log1p(middle / self.dim) <= per_row * middle
+            low, high = (low, middle) if is_cheaper else (middle, high)
+        return math.ceil(high)
 
     def per_decision(self, n_messages: float) -> float:
         """Messages per decision."""
@@ -93,7 +115,7 @@ def baseline_note(costs: Sequence[SharingCost]) -> str:
         f"{_range([c.two_per_decision for c in costs])} messages, a broadcast of every observation to all agents "
         f"(M + 1 per round) {_range([c.broadcast for c in costs])}; the raw rows (features of the choice and "
         f"reward, sent once) are {_range_bytes([c.raw_bytes for c in costs])}, a message is "
-        f"{_range_bytes([n_bytes(c.dim) for c in costs])}."
+        f"{_range_bytes([n_bytes(c.dim, c.blocks) for c in costs])}."
     )
 
 

@@ -12,19 +12,21 @@ from typing import Self, overload
 
 from numpy.typing import ArrayLike
 
+from fedbandit.algorithms.contexts import Arms, Context
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.messages import Upload
 from fedbandit.algorithms.scoring import Scores
-from fedbandit.core.arrays import Vector
+from fedbandit.core.arrays import Vector, as_reward
 from fedbandit.core.decision_sets import DecisionSet
 from fedbandit.core.ridge import RidgeModel
-from fedbandit.errors import Closed, ForkedProcess, JournalFailed, LiveError, NotReachable
+from fedbandit.errors import Closed, ForkedProcess, InvalidInput, JournalFailed, LiveError, NotReachable
 from fedbandit.sdk import restore_recovery
 from fedbandit.sdk.background_sync import BackgroundSync
 from fedbandit.sdk.durable_agent import DurableAgent
 from fedbandit.sdk.pending import Pending
 from fedbandit.sdk.status import Status
 from fedbandit.sdk.sync_client import SyncClient
+from fedbandit.wire.decision_token import DecisionToken, write_token
 
 logger = logging.getLogger("fedbandit.sdk")
 CLOSE_TIMEOUT_S = 5.0
@@ -54,37 +56,123 @@ class LiveAgent:
     # -- deciding and learning ---------------------------------------------------------------------------------
 
     @overload
-    def choose(self, actions: ArrayLike | DecisionSet, *, k: None = None) -> Decision: ...
+    def choose(self, actions: ArrayLike | DecisionSet, *, k: None = None, default: int | None = None) -> Decision: ...
     @overload
-    def choose(self, actions: ArrayLike | DecisionSet, *, k: int) -> list[Decision]: ...
-    def choose(self, actions: ArrayLike | DecisionSet, *, k: int | None = None) -> Decision | list[Decision]:
+    def choose(self, actions: ArrayLike | DecisionSet, *, k: int, default: int | None = None) -> list[Decision]: ...
+    def choose(
+        self, actions: ArrayLike | DecisionSet, *, k: int | None = None, default: int | None = None
+    ) -> Decision | list[Decision]:
         """The action with the largest upper bound; with `k`, the k best, best first. See the library's agent."""
-        if self._durable.ended is not None:
-            self._durable.check()
-        return self._durable.choose(actions, k)
-
-    @overload
-    def choose_many(self, decision_sets: Sequence[ArrayLike], *, k: None = None) -> list[Decision]: ...
-    @overload
-    def choose_many(self, decision_sets: Sequence[ArrayLike], *, k: int) -> list[list[Decision]]: ...
-    def choose_many(
-        self, decision_sets: Sequence[ArrayLike], *, k: int | None = None
-    ) -> list[Decision] | list[list[Decision]]:
-        """What `choose` gives for each decision set, all by the same model."""
-        self._durable.check()
-        return self._durable.choose_many(decision_sets, k)
-
-    def observe(self, decision: Decision | ArrayLike, reward: float) -> None:
-        """Book the reward of a decision, at most once, or of any row; with a `state_dir` it is journalled first."""
         durable = self._durable
         if durable.ended is not None:
             durable.check()
+        made = durable.choose(actions, k, default)
+        if durable.log is not None:
+            durable.log.decided(made, actions)
+        return made
+
+    @overload
+    def choose_context(
+        self, context: Context, *, arms: Arms | None = None, bias: bool = True, k: None = None
+    ) -> Decision: ...
+    @overload
+    def choose_context(
+        self, context: Context, *, arms: Arms | None = None, bias: bool = True, k: int
+    ) -> list[Decision]: ...
+    def choose_context(
+        self, context: Context, *, arms: Arms | None = None, bias: bool = True, k: int | None = None
+    ) -> Decision | list[Decision]:
+        """The arm with the largest upper bound in this context, for a model with `blocks`. See the library's agent."""
+        if self._durable.ended is not None:
+            self._durable.check()
+        made = self._durable.choose_context(context, arms, bias, k)
+        if self._durable.log is not None:
+            self._durable.log.decided(made, None)
+        return made
+
+    @overload
+    def choose_many(
+        self, decision_sets: Sequence[ArrayLike], *, k: None = None, defaults: Sequence[int | None] | None = None
+    ) -> list[Decision]: ...
+    @overload
+    def choose_many(
+        self, decision_sets: Sequence[ArrayLike], *, k: int, defaults: Sequence[int | None] | None = None
+    ) -> list[list[Decision]]: ...
+    def choose_many(
+        self,
+        decision_sets: Sequence[ArrayLike],
+        *,
+        k: int | None = None,
+        defaults: Sequence[int | None] | None = None,
+    ) -> list[Decision] | list[list[Decision]]:
+        """What `choose` gives for each decision set, all by the same model."""
+        self._durable.check()
+        made = self._durable.choose_many(decision_sets, k, defaults)
+        if self._durable.log is not None:
+            self._durable.log.decided_each(made, decision_sets)
+        return made
+
+    def observe(self, decision: Decision | ArrayLike | None, reward: float, *, replaces: str | None = None) -> None:
+        """Book the reward of a decision, at most once, or of any row; with a `state_dir` it is journalled first.
+
+        `replaces`, the id of a decision, gives its observation this reward instead (a refund), while no upload holds
+        it; `decision` is that decision, or None.
+        """
+        durable = self._durable
+        if durable.ended is not None:
+            durable.check()
+        if replaces is not None or decision is None:
+            self._correct(decision, reward, replaces)
+            return
         try:
             upload = durable.observe(decision, reward)
         except BaseException:
             self._wake_if_due()
             raise
+        if durable.log is not None and isinstance(decision, Decision):
+            durable.log.rewarded(decision.id, reward)
         self._after_learning(upload)
+
+    def _correct(self, decision: Decision | ArrayLike | None, reward: float, replaces: str | None) -> None:
+        if replaces is None:
+            raise InvalidInput("expected a decision or a row, got None; with replaces=decision.id it may be None")
+        if decision is not None and not (isinstance(decision, Decision) and decision.id == replaces):
+            raise InvalidInput(
+                f"expected the decision {replaces!r} itself, or None, with replaces: the row of an observation stays"
+            )
+        self._durable.correct(replaces, reward)
+
+    def report(self, decision: str | Decision, reward: float, *, timeout_s: float | None = None) -> str:
+        """Give the reward of any agent's decision, by its id or its token, once; may be repeated.
+
+        "booked": it counts. "waiting": the server keeps it until the agent that made the decision collects it.
+        "not_pending": that agent had a reward already, or dropped the decision. A decision of this agent is observed at
+        once; others need the server, which raises `NotReachable` if there is no answer: report it again.
+        """
+        durable = self._durable
+        durable.check()
+        name = decision.id if isinstance(decision, Decision) else str(decision)
+        if durable.is_own(name):
+            self.observe(self.pending[name], reward)
+            return "booked"
+        return self._client.report(name, as_reward(reward), within_s=timeout_s)
+
+    def token(self, decision: Decision, *, timeout_s: float | None = None) -> str:
+        """Give up a pending decision for a token with which anybody may report its reward, through the server.
+
+        From then on this agent neither observes, settles nor expires it; the token books it, once, also when this agent
+        is gone. It is on disk before the token is returned. The row in the token is readable, and cannot be changed.
+        The first call asks the server for a key.
+        """
+        durable = self._durable
+        durable.check()
+        if durable.counts_more_than_sums:
+            raise InvalidInput(
+                "decision tokens need a model without blocks, personal parameters, a control group and drift"
+            )
+        key = self._client.token_key(timeout_s)
+        (pending,) = durable.give_up([decision])
+        return write_token(key, DecisionToken(self.agent_id, decision.id, pending.made_at, decision.x))
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> None:
         """Learn from rows and rewards gathered elsewhere; the trigger is tested once, at the end."""
@@ -120,7 +208,10 @@ class LiveAgent:
         durable = self._durable
         is_long = durable.journal is not None and durable.journal.is_long
         if self._background is not None:
-            if upload is not None or is_long or durable.agent.is_renewal_due:
+            begins_silence = (
+                durable.settings.max_silence_s is not None and durable.n_unsent <= durable.agent.rule.min_upload
+            )
+            if upload is not None or is_long or durable.agent.is_renewal_due or begins_silence:
                 self._background.wake()
             return
         if is_long:
@@ -135,6 +226,8 @@ class LiveAgent:
         try:
             while self._durable.agent.in_flight is not None:
                 self._client.exchange()
+            if self._client.silence_in_s() == 0.0:
+                self._client.exchange(everything=True)
             if self._durable.agent.arrive() is not None:
                 self._client.refresh()
             elif self._client.check_in_s() == 0.0:
@@ -242,6 +335,11 @@ class LiveAgent:
         return self._durable.agent.features
 
     @property
+    def arms(self) -> tuple[str, ...] | None:
+        """Names of the arms in the order of their blocks, if the model has them."""
+        return self._durable.agent.arms
+
+    @property
     def model(self) -> RidgeModel:
         """The model that decisions rest on now."""
         return self._durable.agent.model
@@ -286,6 +384,9 @@ class LiveAgent:
                 refused_model=client.refused_model,
                 state_dir=None if durable.journal is None else str(durable.journal.directory),
                 durability=None if durable.journal is None else durable.journal.durability,
+                epoch=durable.agent.world.epoch,
+                discarded=durable.agent.world.n_discarded + durable.agent.world.n_dropped,
+                **({} if durable.log is None else durable.log.status()),
             )
 
     def __repr__(self) -> str:
@@ -303,6 +404,8 @@ def _shut_down(
         return
     begun = client.clock()
     client.ending.set()
+    if durable.log is not None:
+        durable.log.close()
     if background is not None:
         background.stop(timeout_s)
     if durable.journal is None:

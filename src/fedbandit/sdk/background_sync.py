@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 
+from fedbandit import pauses
 from fedbandit.errors import FedbanditError
-from fedbandit.sdk import pauses
 from fedbandit.sdk.next_model import renew_tracker
 from fedbandit.sdk.sync_client import REFUSED_PAUSE_S, SyncClient
 
@@ -53,8 +53,10 @@ class BackgroundSync:
         pauses.begin()
         while not self._stop.is_set():
             pause_s = self._pause_s()
+            pauses.pause_point()
             self._signal.wait(IDLE_S if pause_s is None else pause_s)
             self._signal.clear()
+            pauses.pause_point()
             try:
                 self._work()
             except FedbanditError:
@@ -78,6 +80,10 @@ class BackgroundSync:
         while durable.agent.in_flight is not None and not self._stop.is_set() and self._allowed_in_s() == 0.0:
             self._allowance -= 1.0
             client.exchange()
+            pauses.pause_point()
+        if client.silence_in_s() == 0.0 and not self._stop.is_set() and self._allowed_in_s() == 0.0:
+            self._allowance -= 1.0
+            client.exchange(everything=True)
         if self._refresh_in_s() == 0.0 and not self._stop.is_set():
             client.refresh()
         elif client.check_in_s() == 0.0 and not self._stop.is_set():
@@ -89,14 +95,16 @@ class BackgroundSync:
         if client.halted:
             return None
         until_attempt = max(client.next_attempt - client.clock(), 0.0)
-        pauses = []
+        waits = []
         if client.durable.agent.in_flight is not None:
-            pauses.append(max(until_attempt, self._allowed_in_s()))
+            waits.append(max(until_attempt, self._allowed_in_s()))
         elif (until_refresh := self._refresh_in_s()) is not None:
-            pauses.append(max(until_attempt, until_refresh))
+            waits.append(max(until_attempt, until_refresh))
+        if (until_silence := client.silence_in_s()) is not None:
+            waits.append(max(until_attempt, until_silence, self._allowed_in_s()))
         if (until_check := client.check_in_s()) is not None:
-            pauses.append(until_check if client.is_put_off else max(until_attempt, until_check))
-        return min(pauses, default=None)
+            waits.append(until_check if client.is_put_off else max(until_attempt, until_check))
+        return min(waits, default=None)
 
     def _allowed_in_s(self) -> float:
         """Seconds until the limit on the rate of exchanges lets the next one begin (token bucket of size BURST)."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Generator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from random import Random
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -25,12 +28,18 @@ from fedbandit.errors import (
 from fedbandit.sdk import restore_recovery
 from fedbandit.sdk.agent import LiveAgent
 from fedbandit.sdk.background_sync import BackgroundSync
+from fedbandit.sdk.decision_log import DecisionLog
 from fedbandit.sdk.durable_agent import DurableAgent
+from fedbandit.sdk.enrolment import Enroller, complete_set_aside, may_begin_anew, read_identity, set_aside
+from fedbandit.sdk.epoch_changes import begin_first_epoch
 from fedbandit.sdk.journal.journal import Journal, SavedState
+from fedbandit.sdk.offline import OFFLINE, describe_offline, differences, require_same_rows
+from fedbandit.sdk.state_slots import Slots
 from fedbandit.sdk.sync_client import Backoff, SyncClient
+from fedbandit.sdk.token_source import TokenSource
 from fedbandit.sdk.transport import HttpTransport, Transport
 from fedbandit.wire.identifiers import check_agent_id
-from fedbandit.wire.settings import ModelDescription
+from fedbandit.wire.settings import ModelDescription, ModelSettings
 
 logger = logging.getLogger("fedbandit.sdk")
 PathLike = str | os.PathLike[str]
@@ -42,9 +51,11 @@ def connect(
     url: str | Transport,
     *,
     model: str,
-    token: str | None = None,
+    token: TokenSource | None = None,
+    enrol: str | None = None,
+    reenrol: bool = False,
     agent: str | None = None,
-    state_dir: PathLike | None = None,
+    state_dir: PathLike | Slots | None = None,
     durability: str = "fast",
     sync: str = "background",
     refresh_after_s: float | None = None,
@@ -55,14 +66,24 @@ def connect(
     max_pending: int = 100_000,
     keep_mb: float = 4.0,
     rejoin: bool = False,
+    offline_ok: bool = False,
+    settings: ModelSettings | Mapping[str, Any] | None = None,
     ca: PathLike | None = None,
     cert: PathLike | None = None,
     key: PathLike | None = None,
     backoff: Backoff | None = None,
+    decision_log: PathLike | None = None,
+    decision_log_rows: str = "chosen",
+    decision_log_mb: float = 100.0,
 ) -> LiveAgent:
     """The agent that `token` belongs to, with the fleet's model, ready to decide.
 
-    `url` is the address of a server, or a `Transport` such as that of a `LocalServer`, which needs no token. With
+    `url` is the address of a server, or a `Transport` such as that of a `LocalServer`, which needs no token. A token
+    may also be a path (of a file that is read before each call) or a function, so that it can be replaced while the
+    agent runs. Instead of a token, `enrol` takes an enrolment string, which the first start exchanges for an agent and
+    a token of its own,
+    kept in `state_dir`; later starts need neither. `reenrol` begins anew with another agent where the state directory
+    turns out to be a copy, or its agent was retired; what it held is set aside. With
     `state_dir` it resumes where the last process ended, also when the server cannot be reached; `durability` is
     "fast" (survives the process) or "strict" (survives power loss). `sync="inline"` exchanges inside `observe` instead
     of in the background. `refresh_after_s` fetches the newest model after a silence. After `check_after_s` without
@@ -70,9 +91,18 @@ def connect(
     at most `max_exchanges_per_s` times per second, after a burst of 20; None: no limit. `min_upload` holds uploads back
     until they sum up that many observations. `keep_mb` megabytes of answered uploads stay in the `state_dir`, and are
     sent again to a server that was restored from an older backup; where it is older than that, `rejoin` continues as a
-    new incarnation instead of raising. `ca`, `cert` and `key` are files for TLS and mutual TLS. `backoff` gives the
+    new incarnation instead of raising. With `offline_ok` a first start needs no server: it begins at the prior, with
+    the model's `settings` as a new model takes them (dim, beta or radius, alpha, …) and its name as `agent`, and joins
+    later; what was observed meanwhile counts if these are the server's settings. `state_dir` may be `fb.slots`, of
+    which it takes the first free one. `ca`, `cert` and `key` are files for TLS and mutual TLS. `backoff` gives the
     delays between retries.
+    `decision_log` is a directory for one JSON line per decision and per reward, at most `decision_log_mb` megabytes of
+    them, with the row that was chosen or, by `decision_log_rows="all"`, all rows on offer; `fedbandit evaluate` and
+    `advise` read it.
     """
+    options = locals()
+    if isinstance(state_dir, Slots):
+        return state_dir.take(connect, options)
     one_of(sync, ("background", "inline"), "sync")
     one_of(durability, ("fast", "strict"), "durability")
     timeout_s = finite_at_least(timeout_s, 0.0, "timeout_s", strictly=True)
@@ -82,20 +112,41 @@ def connect(
     min_upload = whole_at_least(min_upload, 1, "min_upload")
     max_pending = whole_at_least(max_pending, 1, "max_pending")
     keep_bytes = int(finite_at_least(keep_mb, 0.0, "keep_mb") * (1 << 20))
-    transport = _transport(url, model, token, ca=ca, cert=cert, key=key)
+    files: dict[str, PathLike | None] = {"ca": ca, "cert": cert, "key": key}
+    directory = None if state_dir is None else path_of(state_dir, "state_dir")
+    enrols = enrol is not None or (token is None and directory is not None and read_identity(directory) is not None)
+    transport = None if enrols else _transport(url, model, token, files)
     journal = None
-    if state_dir is not None:
-        journal = Journal(path_of(state_dir, "state_dir"), durability=durability, keep_bytes=keep_bytes)
     try:
+        if directory is not None:
+            complete_set_aside(directory)
+            journal = Journal(directory, durability=durability, keep_bytes=keep_bytes)
+        if transport is None:
+            enroller = _enroller(url, model, directory, token, timeout_s, files)
+            try:
+                identity = enroller.identify(enrol, agent, None if journal is None else journal.saved)
+            except Refused as error:
+                if journal is None or not (reenrol and enrol is not None and may_begin_anew(error)):
+                    raise
+                journal.close()
+                set_aside(journal.directory, error)
+                journal = Journal(journal.directory, durability=durability, keep_bytes=keep_bytes)
+                identity = enroller.identify(enrol, agent, journal.saved)
+            transport = _transport(url, model, identity.token, files, fingerprint=identity.fingerprint or None)
         description = _describe(transport, timeout_s)
         saved = None if journal is None else journal.saved
         if isinstance(description, ModelDescription):
             durable = _make_agent(journal, model, agent, min_upload, description)
-        elif saved is None:
+        elif saved is None and not offline_ok:
             raise _first_start(description)
+        elif saved is None:
+            offline = describe_offline(model, settings, description)
+            durable = _make_agent(journal, model, agent, min_upload, offline)
         else:
             durable = _make_agent(journal, model, agent, min_upload, replace(_read_description(saved), agent_id=None))
         durable.agent.max_pending = max_pending
+        if decision_log is not None:
+            durable.log = _decision_log(durable, decision_log, decision_log_rows, decision_log_mb)
         rng = Random()
         # Spread, so that agents which were started together do not ask together.
         spread_s = None if check_after_s is None else check_after_s * rng.uniform(0.8, 1.0)
@@ -106,12 +157,13 @@ def connect(
             durable.want_model(True)
             client.note(description)
         else:
-            _join(client, rejoin, resumes=saved is not None)
+            _join(client, rejoin, resumes=offline_ok or saved is not None)
         durable.save()
     except BaseException:
         if journal is not None:
             journal.close()
-        transport.close()
+        if transport is not None:
+            transport.close()
         raise
     background = None
     if sync == "background":
@@ -119,9 +171,30 @@ def connect(
     return LiveAgent(durable, client, background)
 
 
-async def aconnect(url: str | Transport, **options: Any) -> LiveAgent:
-    """`connect` for an event loop; use the agent with `async with`."""
-    return await asyncio.to_thread(connect, url, **options)
+class Connecting:
+    """What `aconnect` gives: `await` it for the agent, or use it with `async with`, which closes the agent."""
+
+    def __init__(self, url: str | Transport, options: dict[str, Any]) -> None:
+        self._url, self._options = url, options
+        self._agent: LiveAgent | None = None
+
+    def __await__(self) -> Generator[Any, None, LiveAgent]:
+        return asyncio.to_thread(connect, self._url, **self._options).__await__()
+
+    async def __aenter__(self) -> LiveAgent:
+        self._agent = await self
+        return self._agent
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if self._agent is not None:
+            await self._agent.aclose()
+
+
+def aconnect(url: str | Transport, **options: Any) -> Connecting:
+    """`connect` for an event loop: `async with fb.aconnect(...) as agent`, or `agent = await fb.aconnect(...)`."""
+    return Connecting(url, options)
 
 
 def open_agent(transport: Transport, *, model: str, **options: Any) -> LiveAgent:
@@ -129,18 +202,52 @@ def open_agent(transport: Transport, *, model: str, **options: Any) -> LiveAgent
     return connect(transport, model=model, **options)
 
 
-def _transport(url: str | Transport, model: str, token: str | None, **files: PathLike | None) -> Transport:
+def _enroller(
+    url: str | Transport,
+    model: str,
+    directory: Path | None,
+    token: TokenSource | None,
+    timeout_s: float,
+    files: dict[str, PathLike | None],
+) -> Enroller:
+    if directory is None or token is not None:
+        raise InvalidParameter("expected enrol with a state_dir, which keeps the agent's token, and without token")
+    if isinstance(url, Transport):
+        raise InvalidParameter("expected enrol with the address of a server, got it with a transport")
+    return Enroller(url, model, directory, timeout_s=timeout_s, files=_texts(files))
+
+
+def _texts(files: dict[str, PathLike | None]) -> dict[str, str | None]:
+    return {name: None if path is None else str(path_of(path, name)) for name, path in files.items()}
+
+
+def _transport(
+    url: str | Transport,
+    model: str,
+    token: TokenSource | None,
+    files: dict[str, PathLike | None],
+    *,
+    fingerprint: str | None = None,
+) -> Transport:
     if isinstance(url, Transport):
         if token is not None or any(path is not None for path in files.values()):
             raise InvalidParameter("expected token, ca, cert and key with an address only, got them with a transport")
         return url
     if token is None:
-        raise InvalidParameter("expected the agent's token as printed by `fedbandit agents add`, got none")
-    paths = {name: None if path is None else str(path_of(path, name)) for name, path in files.items()}
-    transport = HttpTransport(url, model=model, token=token, **paths)
+        raise InvalidParameter(
+            "expected the agent's token as printed by `fedbandit agents add`, or enrol= with an enrolment, got neither"
+        )
+    transport = HttpTransport(url, model=model, token=token, fingerprint=fingerprint, **_texts(files))
     if transport.exposes_token:
         logger.warning("the token for %s travels unencrypted; use https", transport.address)
     return transport
+
+
+def _decision_log(durable: DurableAgent, directory: PathLike, rows: str, most_mb: float) -> DecisionLog:
+    features = durable.settings.features
+    named = None if features is None else list(features)
+    head = {"model": durable.settings.name, "dim": durable.settings.dim, "features": named}
+    return DecisionLog(path_of(directory, "decision_log"), rows=rows, most_mb=most_mb, head=head)
 
 
 def _positive_or_none(value: float | None, name: str) -> float | None:
@@ -160,9 +267,12 @@ def _make_agent(
     _require_same(saved, model, agent_id, description)
     durable = DurableAgent(description, agent_id, journal=journal, incarnation=saved.incarnation, min_upload=min_upload)
     durable.resume(saved)
-    if _read_description(saved).settings_id != description.settings_id:
+    before = _read_description(saved)
+    is_same = before.settings_id == OFFLINE and not differences(before.settings, description.settings)
+    if before.settings_id != description.settings_id and not is_same and not description.continues(before):
         logger.info("agent %s: the settings of model %s changed; the new ones are used from now on", agent_id, model)
         durable.begin_at_prior()
+        begin_first_epoch(durable.agent)
         durable.drop_kept()
     return durable
 
@@ -174,7 +284,10 @@ def _require_same(saved: SavedState, model: str, agent_id: str, description: Mod
             f"not to agent {agent_id!r} of model {model!r}; give each agent its own"
         )
     before = _read_description(saved)
-    if before.settings.dim != description.settings.dim:
+    require_same_rows(before, description)
+    now = description.settings
+    is_same = (before.settings.dim, before.settings.blocks) == (now.dim, now.blocks)
+    if not is_same and not now.is_widened_from(before.settings):
         raise StateMismatch(
             f"the state directory was made for {before.settings.dim} features, and model {model!r} has "
             f"{description.settings.dim} now; begin anew in another directory"
@@ -200,13 +313,17 @@ def _read_description(saved: SavedState) -> ModelDescription:
 
 def _identity(description: ModelDescription, agent: str | None, saved: SavedState | None) -> str:
     """The agent that the token names, else the application, else the journal."""
+    if agent is not None and not isinstance(agent, str):
+        raise InvalidParameter(f"expected agent as text, got {type(agent).__name__}")
     known = description.agent_id or (None if saved is None else saved.agent_id)
     if agent is not None and description.agent_id is not None and agent != description.agent_id:
         raise InvalidParameter(
             f"expected agent={description.agent_id!r}, to whom the token belongs, got agent={agent!r}"
         )
     if agent is None and known is None:
-        raise InvalidParameter("expected an agent's token, or agent= with a token that may act for any agent")
+        raise InvalidParameter(
+            "expected an agent's token, or agent= with a token that may act for any agent, or without the server"
+        )
     return check_agent_id(agent or known or "")
 
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import sys
 import threading
 import time
 import uuid
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from types import CodeType, FrameType
+from dataclasses import asdict, replace
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedbandit.algorithms.contexts import Arms, Context, compact
+from fedbandit.algorithms.control import check_defaults
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.fedlinucb import FedLinUCBAgent
-from fedbandit.algorithms.messages import Receipt, Upload, packed_bytes, stats_from_bytes
+from fedbandit.algorithms.messages import Receipt, Upload, packed_bytes
+from fedbandit.algorithms.policies import Lottery
 from fedbandit.algorithms.scoring import Scores
 from fedbandit.algorithms.snapshot import agent_values, plain_values, restore_agent
 from fedbandit.core.arrays import Vector, as_reward
@@ -30,17 +30,33 @@ from fedbandit.core.features import arm_columns
 from fedbandit.core.statistics import RunningStats, SufficientStats
 from fedbandit.errors import (
     FormatError,
-    InvalidInput,
     JournalFailed,
     LiveError,
-    UnnamedArms,
     UnsupportedFormat,
     UnusableModel,
 )
-from fedbandit.sdk.journal.journal import Batch, Journal, JournalPosition, KeptUpload, Observation, SavedState
+from fedbandit.pauses import no_pauses, pause_point
+from fedbandit.sdk.agent_snapshot import AgentSnapshot, kept_of, upload_of
+from fedbandit.sdk.corrections import RecentRewards
+from fedbandit.sdk.decision_log import DecisionLog
+from fedbandit.sdk.epoch_changes import taken_over
+from fedbandit.sdk.journal.journal import (
+    Batch,
+    Corrected,
+    GivenUp,
+    Journal,
+    JournalPosition,
+    Observation,
+    SavedState,
+)
 from fedbandit.sdk.journal.pending_ring import PendingDecision, pending_numbers
+from fedbandit.sdk.kept_rows import decision_of, is_row, stats_of_batch, stats_of_row, widen_saved
 from fedbandit.sdk.next_model import NextModel, require_usable, with_rows
+from fedbandit.sdk.own_decisions import CorrectionStep, OwnDecisions
+from fedbandit.sdk.recoverable_step import RecoverableStep, require_interrupted
+from fedbandit.sdk.reward_groups import group_of, n_grouped
 from fedbandit.sdk.status import Counters
+from fedbandit.sdk.unnamed_arms import warn_of_unnamed_arms
 from fedbandit.wire.settings import ModelDescription, ModelSettings
 
 logger = logging.getLogger("fedbandit.sdk")
@@ -49,47 +65,7 @@ MOST_EARLIER = 8  # incarnations that a backup may still bring back
 NO_ROW: Vector = np.empty(0)
 
 
-@dataclass(frozen=True, slots=True)
-class AgentSnapshot:
-    """All that a snapshot needs, as it was at one moment."""
-
-    moment: JournalPosition | None  # None: there is no journal to write to
-    incarnation: str
-    sequence: int
-    description: ModelDescription
-    state: dict[str, Any]
-    marks: bytes
-    answered: tuple[Upload, ...]
-    drop_kept: bool
-    n_drops: int
-
-
-class RecoverableStep:
-    """An observation or a batch on its way into the journal and the buffer, and the state before it.
-
-    Signal handlers raise (`KeyboardInterrupt`, time limits) between any two instructions. `DurableAgent.finish`
-    compares the state before a step with the state now, and completes the step or discards it.
-    """
-
-    __slots__ = ("is_booked", "n_held", "n_obs", "n_rounds", "number", "position", "reward", "stats", "x")
-
-    def __init__(
-        self,
-        durable: DurableAgent,
-        n_obs: int,
-        number: int | None,
-        x: Vector,
-        reward: float,
-        stats: SufficientStats | None,
-    ) -> None:
-        self.n_obs, self.number, self.x, self.reward, self.stats = n_obs, number, x, reward, stats
-        self.n_rounds = durable.agent.n_rounds
-        self.n_held = durable.n_unsent + durable.n_in_flight
-        self.is_booked = False  # the journal has it, or there is none
-        self.position = 0 if durable.journal is None else durable.journal.position
-
-
-class DurableAgent:
+class DurableAgent(OwnDecisions):
     """An agent of Algorithm 1 and its journal. `ended` is the error of every call after the end."""
 
     def __init__(
@@ -102,7 +78,8 @@ class DurableAgent:
         min_upload: int = 1,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.agent = FedLinUCBAgent(description.settings.rule(min_upload=min_upload), agent_id, incarnation)
+        rule = description.settings.rule(min_upload=min_upload)
+        self.agent: FedLinUCBAgent = rule.agent(agent_id, incarnation=incarnation)
         self.description = description
         self.journal = journal
         self.counters = Counters()
@@ -117,8 +94,11 @@ class DurableAgent:
         self._n_drops_saved = 0  # of these, those that the journal knows of
         self._unchecked_arms = arm_columns(description.settings.features)  # until a warning was given
         self._step: RecoverableStep | None = None  # under way
-        self._new_incarnation: tuple[str, SufficientStats, list[tuple[str, int]]] | None = None  # about to begin
+        self._correction: CorrectionStep | None = None  # under way
+        self._recent = RecentRewards(self.agent.dim)
+        self._new_incarnation: tuple[str, RunningStats, list[tuple[str, int]], int] | None = None  # about to begin
         self.earlier: list[tuple[str, int]] = []  # incarnations, and the uploads before those taken over from them
+        self.log: DecisionLog | None = None
         self.building = threading.Lock()  # held while the next model or tracker is made
         self.rows_since: list[Vector] | None = None  # observed meanwhile; None: nothing is being made, or not by rows
         self._encoded_description: tuple[ModelDescription, bytes] | None = None  # as snapshots hold it
@@ -130,13 +110,8 @@ class DurableAgent:
 
     def _warn_of_unnamed_arms(self, actions: Any) -> None:
         if self._unchecked_arms is not None and not hasattr(actions, "columns"):
-            order, self._unchecked_arms = ", ".join(self._unchecked_arms), None
-            warnings.warn(
-                f"model {self.settings.name} has columns for each arm, in the order {order}; rows without names "
-                "cannot be checked against it: make them by fb.arm_features(context, arms, features=agent.features)",
-                UnnamedArms,
-                stacklevel=4,
-            )
+            arms, self._unchecked_arms = self._unchecked_arms, None
+            warn_of_unnamed_arms(self.settings.name, arms)
 
     @property
     def settings(self) -> ModelSettings:
@@ -150,19 +125,41 @@ class DurableAgent:
 
     # -- decisions ---------------------------------------------------------------------------------------------
 
-    def choose(self, actions: ArrayLike | DecisionSet, k: int | None) -> Decision | list[Decision]:
+    def choose(
+        self, actions: ArrayLike | DecisionSet, k: int | None, default: int | None = None
+    ) -> Decision | list[Decision]:
         """The action with the largest upper bound; with `k`, the k best, best first."""
         if self._unchecked_arms is not None:
             self._warn_of_unnamed_arms(actions)
+        if self.agent._draws is not None:
+            return self._issue_draw(self.agent._offers([actions], k, [default])[0])
+        if default is not None:
+            self.agent._check_unused_default(actions, default)
         if k is None:
             return self._issue(*self.agent._select(actions))
         return [self._issue(*selection) for selection in self.agent._select_top(actions, k)]
 
-    def choose_many(self, decision_sets: Sequence[ArrayLike], k: int | None) -> list[Decision] | list[list[Decision]]:
+    def choose_context(
+        self, context: Context, arms: Arms | None, bias: bool, k: int | None
+    ) -> Decision | list[Decision]:
+        """The arm with the largest upper bound in this context; with `k`, the k best, best first."""
+        best = [self._issue(*found) for found in self.agent._select_context(context, arms, bias, 1 if k is None else k)]
+        return best[0] if k is None else best
+
+    def choose_many(
+        self, decision_sets: Sequence[ArrayLike], k: int | None, defaults: Sequence[int | None] | None = None
+    ) -> list[Decision] | list[list[Decision]]:
         """What `choose` gives for each decision set, all by the same model."""
         if self._unchecked_arms is not None and hasattr(decision_sets, "__len__"):
             for actions in decision_sets:
                 self._warn_of_unnamed_arms(actions)
+        if self.agent._draws is not None:
+            return [
+                self._issue_draw(offer)
+                for offer in self.agent._offers(self.agent._read_each(decision_sets), k, defaults)
+            ]
+        if defaults is not None:
+            check_defaults(defaults, len(self.agent._read_each(decision_sets)))
         if k is None:
             return [self._issue(*selection) for selection in self.agent._select_each(decision_sets)]
         each = self.agent._select_top_of_each(decision_sets, k)
@@ -178,22 +175,52 @@ class DurableAgent:
         self._warn_of_unnamed_arms(X)
         return self.agent.scores(X)
 
-    def _issue(self, index: int | None, x: Vector, version: int) -> Decision:
+    def _issue(
+        self,
+        index: int | None,
+        x: Vector,
+        version: int,
+        score: float | None,
+        block: int | None = None,
+        arm: str | None = None,
+    ) -> Decision:
+        agent, journal = self.agent, self.journal
         x.setflags(write=False)
+        row = x if agent.blocks == 1 else compact(agent, x, block)
         with self._issuing:
             if self.ended is not None:
                 self.check()
+            number = agent._newest = next(agent._decisions)
+            pending = PendingDecision(number, index, version, self._now(), row, 1.0, score)
+            if journal is not None:
+                try:
+                    journal.note(pending)
+                except JournalFailed as error:  # decisions go on; this one would not survive a kill
+                    logger.error("agent %s: %s", agent.agent_id, error)
+            agent._pending[number] = pending  # after the journal: whoever finds it here may book it at once
+        if len(agent._pending) > agent.max_pending:
+            self._drop_oldest()
+        return Decision(f"{agent._prefix}{number}", index, x, agent.agent_id, version, block, arm, 1.0, score)
+
+    def _issue_draw(self, offer: Lottery) -> Decision:
+        with self._issuing:  # a snapshot takes numbers, too: a decision is noted before the next number is given out
+            if self.ended is not None:
+                self.check()
             number = self.agent._newest = next(self.agent._decisions)
-            pending = PendingDecision(number, index, version, self._now(), x)
+            index, x, propensity, score, policy = offer.draw(number)
+            x.setflags(write=False)
+            row = x if self.agent.blocks == 1 else compact(self.agent, x, None)
+            chance = propensity, score, policy or offer.policy
+            pending = PendingDecision(number, index, offer.version, self._now(), row, *chance)
             if self.journal is not None:
                 try:
                     self.journal.note(pending)
-                except JournalFailed as error:  # decisions go on; this one would not survive a kill
+                except JournalFailed as error:
                     logger.error("agent %s: %s", self.agent.agent_id, error)
-            self.agent._pending[number] = pending  # after the journal: whoever finds it here may book it at once
+            self.agent._pending[number] = pending
         if len(self.agent._pending) > self.agent.max_pending:
             self._drop_oldest()
-        return Decision(f"{self.agent._prefix}{number}", index, x, self.agent.agent_id, version)
+        return decision_of(self.agent, pending)
 
     def _drop_oldest(self) -> None:
         with self.agent._lock:
@@ -203,41 +230,6 @@ class DurableAgent:
                 self.drop(oldest)
             except JournalFailed as error:
                 logger.error("agent %s: %s", self.agent.agent_id, error)
-
-    def drop(self, numbers: list[int]) -> None:
-        """Drop these pending decisions."""
-        with self.agent._lock:
-            self.finish()
-            known = [number for number in numbers if number in self.agent._pending]
-            if self.journal is not None:
-                self.journal.forget(known)
-            for number in known:
-                self.agent._pending.pop(number, None)
-
-    def expire(self, decision: Decision) -> None:
-        """Drop a pending decision; a reward that comes later is an error."""
-        self.drop([self.agent._number_of(decision)])
-
-    def pending_decisions(self, older_than_s: float = 0.0) -> list[tuple[PendingDecision, Decision]]:
-        """Pending decisions of at least this age, oldest first.
-
-        Where the clock went back, those made later than now have age 0.
-        """
-        now = self._now()
-        pending = list(self.agent._pending.values())
-        return [(w, self._decision(w)) for w in pending if max(now - w.made_at, 0.0) >= older_than_s]
-
-    def find(self, decision_id: str) -> Decision | None:
-        """The pending decision of this id."""
-        prefix, _, number = decision_id.rpartition("-")
-        if prefix + "-" != self.agent._prefix or not number.isdecimal():
-            return None
-        pending = self.agent._pending.get(int(number))
-        return None if pending is None else self._decision(pending)
-
-    def _decision(self, pending: PendingDecision) -> Decision:
-        name = f"{self.agent._prefix}{pending.number}"
-        return Decision(name, pending.choice, pending.x, self.agent.agent_id, pending.model_version)
 
     # -- learning ----------------------------------------------------------------------------------------------
 
@@ -255,13 +247,13 @@ class DurableAgent:
             else:
                 x = self.agent._row(decision)
             self.settings.check(x, value)
-            return self._run(RecoverableStep(self, 1, number, x, value, None))
+            return self._run(RecoverableStep(self, 1, number, x, value, None, group_of(self.agent, number)))
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Upload | None:
         """Learn from rows and rewards gathered elsewhere; the trigger is tested once, at the end."""
         self._warn_of_unnamed_arms(X)
         rows = self.agent._read(X)
-        stats = SufficientStats.of(rows, y)
+        stats = SufficientStats.of(rows, y, blocks=self.agent.blocks)
         self.settings.check_all(rows, np.asarray(y, dtype=np.float64))
         with self.agent._lock:
             self.check()
@@ -274,14 +266,17 @@ class DurableAgent:
         try:
             if self.journal is not None:
                 if step.stats is None:
-                    self.journal.book(step.number, step.x, step.reward)
+                    self.journal.book(step.number, step.x, step.reward, step.group)
                 else:
                     self.journal.book_batch(packed_bytes(step.stats))
             step.is_booked = True
             if step.number is not None:
                 self.agent._pending.pop(step.number, None)
             self.agent.n_rounds = step.n_rounds + step.n_obs
+            sequence = self.agent.sequence
             upload = self._count(step)
+            if step.number is not None:
+                self._recent.note(self.agent, step.number, step.x, step.reward, sequence)
             self._step = None
             return upload
         except BaseException:
@@ -289,7 +284,7 @@ class DurableAgent:
             raise
 
     def _count(self, step: RecoverableStep) -> Upload | None:
-        return self._learn(step.x, step.reward) if step.stats is None else self._learn_batch(step.stats)
+        return self._learn(step.x, step.reward, step.group) if step.stats is None else self._learn_batch(step.stats)
 
     def finish(self) -> None:
         """Bring a step that an exception interrupted to its end: counted if the log has it, else as if never begun.
@@ -300,9 +295,10 @@ class DurableAgent:
             begun, self._step = self._new_incarnation, None
             self._begin(*begun)
             self._new_incarnation = None
+        self._finish_correction()
         step = self._step
         if step is not None:
-            _require_interrupted(self, DurableAgent._run.__code__)
+            require_interrupted(self, DurableAgent._run.__code__)
         self.agent._complete_upload()
         if step is None:
             return
@@ -314,14 +310,18 @@ class DurableAgent:
                     self.journal.settle(step.number)
                 self.agent._pending.pop(step.number, None)
             self.agent.n_rounds = step.n_rounds + step.n_obs
+            if step.group and n_grouped(self.agent) == step.n_grouped:
+                self.agent._gather_group(step.group, step.reward)
             if self.n_unsent + self.n_in_flight == step.n_held:
                 self.rows_since = None
-                stats = SufficientStats.of([step.x], [step.reward]) if step.stats is None else step.stats
+                stats = stats_of_row(self.agent, step.x, step.reward) if step.stats is None else step.stats
                 self.agent._gather_batch(stats)
             self.agent._recount()
         self._step = None
 
-    def _learn(self, x: Vector, reward: float) -> Upload | None:
+    def _learn(self, x: Vector, reward: float, group: str) -> Upload | None:
+        if group:
+            self.agent._gather_group(group, reward)
         if self.rows_since is not None:
             self.rows_since.append(x.copy())
         return self.agent._absorb(x, reward)
@@ -348,19 +348,28 @@ class DurableAgent:
 
     def _take(self, following: NextModel) -> Upload | None:
         download, rows = following.download, self.take_rows()
-        if rows is None or download.version < self.agent.model_version:
-            return self.agent._take(download)
+        if rows is None or download.version < self.agent.model_version or download.epoch != self.agent.world.epoch:
+            return self.agent._take(download)  # another epoch drops the buffer, and the tracker that was made has it
+        self.agent._begin(download)
         tracker = with_rows(self.agent, following.tracker, rows)
+        if following.personal is not None:
+            following.personal.use(rows)
         top_bound = math.inf if following.has_rest or not tracker.is_at_base else 0.0
         return self.agent._use(following.model, download.version, tracker, top_bound)
 
     def begin_at_prior(self) -> None:
         """Give up a model that belongs to other settings; the buffer and the upload in flight stay."""
         with self.agent._lock:
-            self.agent.model, self.agent.model_version, self.agent._judgement = self.agent.rule.prior_model, 0, None
-            self.agent._own_buffer = self.agent._has_unmerged_data()
             self.rows_since = None
-            self.agent._recount()
+            self.agent._begin_at_prior()
+
+    def use_settings(self, description: ModelDescription) -> None:
+        """Continue under settings that the server has changed; the model, the buffer and pending decisions stay."""
+        rule = description.settings.rule(min_upload=self.agent.rule.min_upload)
+        with self.agent._lock:
+            self.finish()
+            self.description = replace(description, agent_id=self.description.agent_id)
+            self.agent.use_rule(rule, birth=self.birth)
 
     def want_model(self, wanted: bool) -> None:
         """Whether to join as soon as the server answers."""
@@ -391,11 +400,7 @@ class DurableAgent:
         """Answered uploads beyond this one that the journal still has, in order."""
         if self.journal is None or self._n_drops > self._n_drops_saved:
             return []
-        stats = ((kept, stats_from_bytes(kept.packed, self.agent.dim)) for kept in self.journal.kept_after(sequence))
-        return [
-            Upload(self.agent.agent_id, self.agent.incarnation, kept.sequence, sums, kept.growth)
-            for kept, sums in stats
-        ]
+        return [upload_of(kept, self.agent) for kept in self.journal.kept_after(sequence)]
 
     def drop_kept(self) -> None:
         """What was answered belongs to another model than there is now."""
@@ -409,16 +414,14 @@ class DurableAgent:
             taken = {upload.sequence: upload for upload in kept}
             if self.agent.in_flight is not None:
                 taken[self.agent.in_flight.sequence] = self.agent.in_flight
-            sums = sum((upload.stats for upload in taken.values()), start=self.agent.local)
+            buffer, n_dropped = taken_over(self.agent, taken)
             n_before = min(taken, default=self.agent.sequence + 1) - 1
             earlier = [*self.earlier, (self.agent.incarnation, n_before)][-MOST_EARLIER:]
-            self._new_incarnation = (uuid.uuid4().hex, sums, earlier)
+            self._new_incarnation = (uuid.uuid4().hex, buffer, earlier, n_dropped)
             self.finish()
         self.save()
 
-    def _begin(self, incarnation: str, sums: SufficientStats, earlier: list[tuple[str, int]]) -> None:
-        buffer = RunningStats(self.agent.dim)
-        buffer.add(sums)
+    def _begin(self, incarnation: str, buffer: RunningStats, earlier: list[tuple[str, int]], n_dropped: int) -> None:
         self.agent.incarnation, self.agent.sequence, self.agent.in_flight, self.agent._local = (
             incarnation,
             0,
@@ -426,8 +429,10 @@ class DurableAgent:
             buffer,
         )
         self.saved_sequence = self.durable_sequence = 0
+        self.agent.world.n_dropped = n_dropped
         self.earlier = earlier
         self.drop_kept()
+        self.agent._begin_own_sums()
         self.begin_at_prior()
 
     @property
@@ -456,7 +461,7 @@ class DurableAgent:
 
     def save(self) -> None:
         """Write a snapshot of this moment; observations go on while it is written, and the log has them."""
-        with self.agent._lock:
+        with self.agent._lock, no_pauses():
             self.finish()
             if self.journal is not None and self.ended is not None:
                 return
@@ -501,12 +506,14 @@ class DurableAgent:
 
     def _write(self, journal: Journal, found: AgentSnapshot, moment: JournalPosition) -> None:
         blob = msgspec.msgpack.encode({**plain_values(found.state), "pending": pending_numbers(found.marks)})
+        pause_point()
         if self._encoded_description is None or self._encoded_description[0] is not found.description:
             self._encoded_description = (found.description, msgspec.json.encode(found.description.to_dict()))
         description = self._encoded_description[1]
         model = found.description.settings.name
         saved = SavedState(model, self.agent.agent_id, found.incarnation, description, blob)
-        kept = [KeptUpload(upload.sequence, upload.growth, packed_bytes(upload.stats)) for upload in found.answered]
+        kept = [kept_of(upload, self.agent) for upload in found.answered]
+        pause_point()
         journal.save(saved, moment, answered=kept, drop_kept=found.drop_kept)
 
     def compact(self) -> None:
@@ -527,13 +534,14 @@ class DurableAgent:
                     f"the snapshot in {journal.directory} has format {state['format']!r}, this fedbandit reads format "
                     f"{FORMAT}; nothing was changed"
                 )
+            widen_saved(state["agent"], self.settings)
             restore_agent(
                 self.agent, {**state["agent"], "features": state["agent"]["features"] or self.agent.rule.features}
             )
             self.counters = Counters(**state["counters"])
             self.birth = str(state["birth"])
             self.earlier = [(str(incarnation), int(n)) for incarnation, n in state["earlier"]]
-            self.agent._prefix = f"{self.birth[:12]}-"
+            self.agent._name_decisions(self.birth)
             mark, known = int(state["mark"]), frozenset(state["pending"])
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise FormatError(f"the snapshot in {journal.directory} is damaged: {error!r}") from None
@@ -554,35 +562,29 @@ class DurableAgent:
     def open_books(self, *, mark: int = 0, known: frozenset[int] = frozenset()) -> None:
         """Read the pending decisions, and continue numbering after the last number that was ever used."""
         if self.journal is not None:
-            pending, following = self.journal.open_decisions(self.agent.dim, self.birth, mark=mark, known=known)
+            pending, following = self.journal.open_decisions(self.agent.row_width, self.birth, mark=mark, known=known)
             self.agent._pending = {item.number: item for item in pending}
             first = max(following, next(self.agent._decisions))
             self.agent._decisions, self.agent._newest = itertools.count(first), first - 1
 
-    def _replay(self, journal: Journal, record: Observation | Batch) -> None:
+    def _replay(self, journal: Journal, record: Observation | Batch | GivenUp | Corrected) -> None:
+        if isinstance(record, GivenUp | Corrected):
+            self._replay_change(journal, record)
+            return
         if isinstance(record, Batch):
-            stats = stats_from_bytes(record.packed, self.agent.dim)
+            stats = stats_of_batch(self.agent, record.packed)
             self.agent.n_rounds += stats.n_obs
             self._learn_batch(stats)
             return
-        if len(record.x) != self.agent.dim:
+        if not is_row(self.agent, record.x):
             raise FormatError(
-                f"the journal is damaged: expected rows of {self.agent.dim} features, got {len(record.x)}"
+                f"the journal is damaged: expected rows of {self.agent.row_width} numbers, got {len(record.x)}"
             )
         if record.number is not None:
             self.agent._pending.pop(record.number, None)
             journal.settle(record.number)  # a kill may have come between the log and the ring
         self.agent.n_rounds += 1
-        self._learn(record.x, record.reward)
-
-
-def _require_interrupted(durable: DurableAgent, running: CodeType) -> None:
-    """A step that still runs further up in this thread can neither be finished nor be joined by another one."""
-    frame: FrameType | None = sys._getframe(3)  # beyond this function, `finish` and its caller
-    while frame is not None:
-        if frame.f_code is running and frame.f_locals.get("self") is durable:
-            raise InvalidInput(
-                "expected no call from a signal handler or a finalizer that interrupts `observe` of the same agent; "
-                "note there what came, and call afterwards"
-            )
-        frame = frame.f_back
+        sequence = self.agent.sequence
+        self._learn(record.x, record.reward, record.group)
+        if record.number is not None:
+            self._recent.note(self.agent, record.number, record.x, record.reward, sequence)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from dataclasses import replace
 from typing import Any
 
 from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.algorithms.messages import Download, Pull, Upload
+from fedbandit.core.personal import as_personal
 from fedbandit.errors import FormatError, InvalidInput, NotReachable, ProtocolError, Refused
 from fedbandit.sdk.transport import TransportReply
 from fedbandit.wire.codec import SyncReply, decode_reply, decode_request, encode, reply_of, upload_of
+from fedbandit.wire.policy_choice import PolicyChoice
 from fedbandit.wire.settings import ModelDescription, ModelSettings
 
 
@@ -58,7 +62,12 @@ class LocalTransport:
     def describe(self, *, timeout_s: float) -> dict[str, Any]:
         self._check()
         rule = self._hub.server.rule
-        settings = ModelSettings(self._hub.name, rule.dim, rule.lam, rule.alpha, rule.radius, rule.features)
+        model = (self._hub.name, rule.dim, rule.lam, rule.alpha, rule.radius, rule.features)
+        settings = ModelSettings(*model, blocks=rule.blocks, arms=rule.arms)
+        personal = None if rule.personal is None else as_personal(rule.personal)
+        settings = replace(settings, personal=personal, policy=PolicyChoice.of(rule), control=rule.control)
+        silence = None if math.isinf(rule.max_silence) else int(rule.max_silence)
+        settings = replace(settings, drift=rule.drift, max_silence_rounds=silence)
         description = ModelDescription(settings, self._hub.settings, self._agent_id)
         return {**description.to_dict(), "version": self._hub.server.version}
 

@@ -8,6 +8,7 @@ the trigger counts exactly what the new model does not hold.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,13 @@ import numpy as np
 
 from fedbandit.algorithms.messages import Download
 from fedbandit.core.arrays import LARGEST, Matrix, Vector
+from fedbandit.core.block_ridge import BlockRidgeModel
 from fedbandit.core.growth import GrowthTracker
 from fedbandit.core.ridge import RidgeModel
+from fedbandit.core.structure import growth_tracker, ridge_model
 from fedbandit.errors import FedbanditError, FormatError, UnusableModel
-from fedbandit.sdk.pauses import pause_point
+from fedbandit.pauses import no_pauses, pause_point
+from fedbandit.sdk.next_ground import NextGround, next_ground
 
 if TYPE_CHECKING:
     from fedbandit.algorithms.fedlinucb import FedLinUCB, FedLinUCBAgent
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 ROOM = 1e10  # actions of this norm can still be scored, where the model sets no bound
 EPS = float(np.finfo(np.float64).eps)
 FEW = 8  # rows that are added under the lock
+AT_ONCE = 64  # features up to which counting anew takes less time than what a pause adds to it
 MAX_TURNS = 8
 
 
@@ -38,24 +43,29 @@ class NextModel:
     model: RidgeModel
     tracker: GrowthTracker
     has_rest: bool  # whether the agent had data that the model does not hold
+    personal: NextGround | None = None  # of an agent with a parameter of its own
 
 
-def prepare(durable: DurableAgent, download: Download) -> NextModel:
+def prepare(durable: DurableAgent, download: Download, merged: int | None = None) -> NextModel:
     """Everything about a download that takes time; the caller holds `durable.building` until it is adopted.
 
+    `merged` is the last upload that the model holds, where that is not what the download acknowledges.
     `FormatError` if no server can have these statistics, `UnusableModel` if no decision can rest on them.
     """
-    model = RidgeModel(download.stats)
+    model = ridge_model(download.stats)
     require_usable(durable.agent.rule, model, download.version, durable.settings.action_bound)
     pause_point()
-    with durable.agent._lock:
+    with durable.agent._lock, no_pauses():
         rest = _not_in_model(durable.agent, download.acknowledged)
+        personal = next_ground(durable, model, download, download.acknowledged if merged is None else merged)
         durable.rows_since = []
-    tracker = GrowthTracker(model.inverse, model.log_det)
+    tracker = growth_tracker(model)
     if rest:
         _restart(tracker, model, rest)
-    _catch_up(durable, tracker)
-    return NextModel(download, model, tracker, bool(rest))
+    if personal is not None:
+        personal.complete()
+    _catch_up(durable, tracker, personal)
+    return NextModel(download, model, tracker, bool(rest), personal)
 
 
 def require_usable(rule: FedLinUCB, model: RidgeModel, version: int, action_bound: float | None = None) -> None:
@@ -63,11 +73,14 @@ def require_usable(rule: FedLinUCB, model: RidgeModel, version: int, action_boun
     try:
         with np.errstate(all="ignore"):
             _require_ridge(model, rule.lam)
+            pause_point()
             beta = rule.beta_for(model, n_obs=model.stats.n_obs, version=version, own_buffer=True)  # the larger one
             theta = model.theta_hat
             reach = math.sqrt(float(theta @ theta)) + beta * model.spread
             pause_point()
             model.upper(np.zeros((1, model.dim)), beta)  # made here, so that `choose` need not
+            if isinstance(model, BlockRidgeModel):
+                model.upper_of(np.zeros(model.dim // model.blocks), beta)
     except (ArithmeticError, np.linalg.LinAlgError) as error:
         raise UnusableModel(f"version {version} of the model cannot be computed with: {error}") from None
     except FormatError:
@@ -86,17 +99,17 @@ def require_usable(rule: FedLinUCB, model: RidgeModel, version: int, action_boun
 def renew_tracker(durable: DurableAgent) -> None:
     """Count the growth anew from an exact factorisation, because rounding may have built up."""
     with durable.building:
-        with durable.agent._lock:
+        with durable.agent._lock, no_pauses():
             durable.agent.is_renewal_due = False
             old, model = durable.agent._tracker, durable.agent.model
             if old is None:
                 return
             rest = _not_in_model(durable.agent, 0)
             durable.rows_since = []
-        tracker = GrowthTracker(model.inverse, old.log_det_base)
+        tracker = growth_tracker(model)
         _restart(tracker, model, rest)
         _catch_up(durable, tracker)
-        with durable.agent._lock:
+        with durable.agent._lock, no_pauses():
             rows = durable.take_rows()
             if rows is not None and durable.agent._tracker is old:
                 durable.agent._tracker = with_rows(durable.agent, tracker, rows)
@@ -104,8 +117,11 @@ def renew_tracker(durable: DurableAgent) -> None:
 
 def with_rows(agent: FedLinUCBAgent, tracker: GrowthTracker, rows: list[Vector]) -> GrowthTracker:
     """A tracker that was made without the lock, with the last rows; the caller has the lock."""
-    for x in rows:
-        tracker.observe(x)
+    if len(rows) > 2:
+        tracker.observe_rows(np.array(rows))
+    else:
+        for x in rows:
+            tracker.observe(x)
     if tracker.is_overdue:
         tracker.restart(agent._everything())
     return tracker
@@ -121,7 +137,7 @@ def _not_in_model(agent: FedLinUCBAgent, acknowledged: int) -> list[Matrix]:
     return rest
 
 
-def _catch_up(durable: DurableAgent, tracker: GrowthTracker) -> None:
+def _catch_up(durable: DurableAgent, tracker: GrowthTracker, personal: NextGround | None = None) -> None:
     """Add what was observed since, until few rows are left."""
     for _ in range(MAX_TURNS):
         with durable.agent._lock:
@@ -130,15 +146,18 @@ def _catch_up(durable: DurableAgent, tracker: GrowthTracker) -> None:
                 return
             durable.rows_since = []
         tracker.observe_rows(np.array(rows))  # without a pause: whoever observes meanwhile adds to the work
+        if personal is not None:
+            personal.follower.observe_rows(np.array(rows))
 
 
 def _restart(tracker: GrowthTracker, model: RidgeModel, rest: list[Matrix]) -> None:
-    Sigma = model.stats.Sigma
-    for part in rest:
-        Sigma = Sigma + part
+    with no_pauses() if model.dim <= AT_ONCE else nullcontext():
+        Sigma = model.stats.Sigma
+        for part in rest:
+            Sigma = Sigma + part
+            pause_point()
+        tracker.restart(Sigma)
         pause_point()
-    tracker.restart(Sigma)
-    pause_point()
 
 
 def _require_ridge(model: RidgeModel, lam: float) -> None:
@@ -151,5 +170,5 @@ def _require_ridge(model: RidgeModel, lam: float) -> None:
         raise FormatError(f"expected a positive definite Σ, got one whose correlations have an eigenvalue of {least:g}")
     # `spread` is at most d^(1/32) above the root of the largest eigenvalue of Σ⁻¹.
     floor = dim ** (1.0 / 16.0) / model.spread**2 * (1.0 + 1e-6)
-    if not floor + rounding * float(np.diagonal(stats.Sigma).max()) >= lam:
+    if not floor + rounding * float(stats.diagonal.max()) >= lam:
         raise FormatError(f"expected a Σ with eigenvalues of at least λ = {lam:g}, got one of at most {floor:g}")

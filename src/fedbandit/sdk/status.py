@@ -48,6 +48,12 @@ class Status:
     refused_model: str | None  # why the server's newest model is not in use; None: it is
     state_dir: str | None
     durability: str | None
+    decision_log: str | None = None  # its directory
+    log_lines: int = 0  # of the decision log, written by this process
+    log_dropped: int = 0  # lines that could not be written
+    log_error: str | None = None  # why lines are being dropped; None: they are not
+    epoch: int = 0  # restarts of the model, as far as this agent has heard
+    discarded: int = 0  # observations that count for nothing, since they were made before a restart
 
     @property
     def is_due(self) -> bool:

@@ -19,18 +19,22 @@ from fedbandit.errors import (
     DimensionMismatch,
     FormatError,
     InvalidInput,
+    InvalidParameter,
     LiveError,
     NotReachable,
     Refused,
     StateMismatch,
     UnusableModel,
 )
+from fedbandit.pauses import no_pauses, pause_point
 from fedbandit.sdk.durable_agent import DurableAgent
 from fedbandit.sdk.next_model import NextModel, prepare
-from fedbandit.sdk.pauses import pause_point
+from fedbandit.sdk.offline import confirm
 from fedbandit.sdk.restore_recovery import is_gap, require_nothing_twice, send_again
+from fedbandit.sdk.reward_collection import Collector, RewardTransport
 from fedbandit.sdk.transport import Transport, TransportReply
 from fedbandit.wire.codec import SyncRequest, download_of, encode, request_of, require_sound
+from fedbandit.wire.settings import ModelDescription
 
 logger = logging.getLogger("fedbandit.sdk")
 REFUSED_PAUSE_S = 300.0  # an operator has to act; retry rarely, in case that was done
@@ -88,11 +92,13 @@ class SyncClient:
         self.reachable: bool | None = None
         self.last_error: LiveError | None = None
         self.last_contact: float | None = None
+        self.last_exchange = clock()  # the last upload that was answered, or the start
         self.next_attempt = 0.0
         self.halted = False  # the settings changed: nothing travels until the application connects again
         self.refused_model: str | None = None  # why the server's newest model is not in use
         self.acknowledged: int | None = None  # the last upload that the server says it has
         self.ending = threading.Event()
+        self.collector = Collector()
         self.clock = clock
         self._backoff = backoff
         self._timeout_s = timeout_s
@@ -109,6 +115,7 @@ class SyncClient:
         """Send the upload that is due (or, with `everything`, whatever there is) and adopt the answer; False: none."""
         with self._turn(within_s) as timeout_s:
             with self._noting_failures():
+                confirm(self, self._left_s(timeout_s))
                 request = self._prepare(everything)
             if request is None:
                 return False
@@ -118,6 +125,8 @@ class SyncClient:
                 self._sync(body, request.sequence, timeout_s)
                 self._require_merged(request.sequence)
             self._succeeded()
+            self.last_exchange = self.clock()
+            self.collector.collect_quietly(self, timeout_s)
             return True
 
     def refresh(self, *, within_s: float | None = None, if_corrected: bool = False) -> bool:
@@ -128,6 +137,7 @@ class SyncClient:
         with self._turn(within_s) as timeout_s:
             before = self.durable.agent.model_version
             with self._noting_failures():
+                confirm(self, self._left_s(timeout_s))
                 self._asked = self.clock()
                 tag = f"W/{self._tag}" if if_corrected and self._tag else self._tag
                 answer = self.transport.state(self.durable.agent.incarnation, tag, timeout_s=self._left_s(timeout_s))
@@ -137,7 +147,33 @@ class SyncClient:
                     self._take(answer, answers=None)
                 send_again(self, timeout_s)  # also after a 304: the server may still lack what it lacked before
             self._succeeded()
+            self.collector.collect_quietly(self, timeout_s)
             return self.durable.agent.model_version != before
+
+    def silence_in_s(self) -> float | None:
+        """How long until what is unsent must travel, because the model limits silence; None: no limit, or nothing."""
+        limit_s, durable = self.durable.settings.max_silence_s, self.durable
+        if limit_s is None or durable.n_unsent < durable.agent.rule.min_upload:
+            return None
+        return max(self.last_exchange + limit_s - self.clock(), 0.0)
+
+    def token_key(self, within_s: float | None = None) -> bytes:
+        """The key of this agent's decision tokens, from the server if it is not known yet."""
+        if self.collector.token_key is None:
+            with self._turn(within_s) as timeout_s, self._noting_failures():
+                self.collector.collect(self, timeout_s)
+        if self.collector.token_key is None:
+            raise NotReachable(f"{self.transport.address} does not take rewards")
+        return self.collector.token_key
+
+    def report(self, decision: str, reward: float, *, within_s: float | None = None) -> str:
+        """Report a reward of any agent's decision, by its id or token; what the server did with it."""
+        transport = self.transport
+        if not isinstance(transport, RewardTransport):
+            raise InvalidInput(f"{transport.address} does not take rewards of other agents' decisions")
+        with self._turn(within_s) as timeout_s:
+            answer = transport.report(decision, reward, timeout_s=self._left_s(timeout_s))
+        return str(answer.get("status", ""))
 
     def check_in_s(self) -> float | None:
         """How long until the server is to be asked whether data were taken out of the model; None: never."""
@@ -189,6 +225,7 @@ class SyncClient:
     def probe(self, body: bytes, sequence: int) -> None:
         """Send an upload to see whether the server accepts it; a reply is adopted."""
         with self._turn(None) as timeout_s, self._noting_failures():
+            confirm(self, self._left_s(timeout_s))
             self.deliver(body, sequence, timeout_s)
 
     # -- inside ------------------------------------------------------------------------------------------------
@@ -242,7 +279,7 @@ class SyncClient:
     def _prepare(self, everything: bool) -> SyncRequest | None:
         """The next request; it is in the journal, and on disk, before it travels."""
         durable = self.durable
-        with durable.agent._lock:
+        with durable.agent._lock, no_pauses():
             durable.check()
             durable.finish()
             upload: Upload | None = durable.agent.in_flight
@@ -257,6 +294,7 @@ class SyncClient:
             durable.check()  # closed meanwhile: then nothing may be saved
         pause_point()
         request = request_of(upload, model_version=version, unsent=unsent)
+        pause_point()
         if durable.journal is not None and durable.durable_sequence < upload.sequence:
             # Saved is not on disk: an upload that the last answer made due was saved with that answer, without a sync.
             durable.journal.make_durable()
@@ -275,12 +313,12 @@ class SyncClient:
         state may have sent another upload under it. So it travels (again), and the server compares the content.
         """
         durable, reply = self.durable, answer.reply
-        flight = durable.agent.in_flight
+        flight, merged = durable.agent.in_flight, reply.acknowledged
         if flight is not None and answers != flight.sequence and reply.acknowledged == flight.sequence:
             reply = msgspec.structs.replace(reply, acknowledged=flight.sequence - 1)
             answer = replace(answer, reply=reply)
         if reply.settings and durable.settings_id and reply.settings != durable.settings_id:
-            self._halt(reply.acknowledged)
+            self._renew_settings(reply.acknowledged)
         download = self._download(answer)
         pause_point()
         if download.acknowledged > durable.agent.sequence:
@@ -291,8 +329,8 @@ class SyncClient:
                 f"Nothing is sent, so that nothing counts twice; begin anew in another directory"
             )
         with durable.building:
-            following = self._prepared(download)
-            with durable.agent._lock:
+            following = self._prepared(download, merged)
+            with durable.agent._lock, no_pauses():
                 if durable.ended is not None:
                     return  # like a reply that was lost: the next process sends the upload again
                 # An exception in between leaves nothing that a later answer "not modified" would be read with.
@@ -305,10 +343,10 @@ class SyncClient:
         if durable.journal is not None:
             durable.journal.tidy()
 
-    def _prepared(self, download: Download) -> NextModel | None:
+    def _prepared(self, download: Download, merged: int) -> NextModel | None:
         """The model of a download; None if no decision can rest on it, which `status` then says."""
         try:
-            following = prepare(self.durable, download)
+            following = prepare(self.durable, download, merged)
         except FormatError as error:
             raise self._not_a_model(error) from None
         except UnusableModel as error:
@@ -325,6 +363,10 @@ class SyncClient:
         if following is None:
             durable.adopt(Receipt(durable.agent.agent_id, download.acknowledged))
             return
+        if download.epoch < durable.agent.world.epoch:
+            # The server was restored to a state before a restart; the next upload, of this epoch, tells it.
+            durable.adopt(Receipt(durable.agent.agent_id, download.acknowledged))
+            return
         if download.version < durable.agent.model_version:
             # Questions go out one at a time, so this is no late answer: the server itself went back.
             logger.warning("agent %s: the server went back to version %d", durable.agent.agent_id, download.version)
@@ -339,16 +381,36 @@ class SyncClient:
             require_sound(answer.reply, self.durable.agent.rule.lam)
         except FormatError as error:
             raise self._not_a_model(error) from None
-        if download.agent_id != self.durable.agent.agent_id or download.stats.dim != self.durable.agent.dim:
+        agent = self.durable.agent
+        is_other = (download.stats.dim, download.stats.blocks) != (agent.dim, agent.blocks)
+        if download.agent_id != agent.agent_id or is_other:
             raise Refused(
                 f"{self.transport.address} answered agent {download.agent_id!r} with {download.stats.dim} features; "
                 f"expected {self.durable.agent.agent_id!r} and {self.durable.agent.dim}",
-                reason=DimensionMismatch.code if download.stats.dim != self.durable.agent.dim else InvalidInput.code,
+                reason=DimensionMismatch.code if is_other else InvalidInput.code,
             )
         return download
 
     def _not_a_model(self, error: FormatError) -> NotReachable:
         return NotReachable(f"{self.transport.address} answered with something else than a model: {error}")
+
+    def _renew_settings(self, acknowledged: int) -> None:
+        """Use the settings that the server has now, if they leave the sums valid; otherwise stop exchanging."""
+        try:
+            found = ModelDescription.from_dict(self.transport.describe(timeout_s=self._left_s(self._timeout_s)))
+        except FormatError as error:
+            raise NotReachable(
+                f"{self.transport.address} answered with something else than settings: {error}"
+            ) from None
+        durable = self.durable
+        if not found.continues(durable.description):
+            self._halt(acknowledged)
+        try:
+            durable.use_settings(found)
+        except InvalidParameter as error:  # `min_upload` does not go with the new radius
+            logger.error("agent %s: the new settings cannot be used: %s", durable.agent.agent_id, error)
+            self._halt(acknowledged)
+        logger.info("agent %s: model %s has new settings", durable.agent.agent_id, durable.settings.name)
 
     def _halt(self, acknowledged: int) -> None:
         """The upload counts if the server says so; its model is of another kind now, and is not adopted."""

@@ -5,14 +5,27 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
+import msgspec
+
 from fedbandit.errors import FormatError, InvalidParameter, NotReachable
-from fedbandit.http_client import MAX_JSON_BYTES, HttpClient, HttpReply, api_path, check_token
-from fedbandit.sdk.pauses import pause_point
-from fedbandit.wire.codec import CONTENT_TYPE, MAX_DIM, SyncReply, decode_reply, max_bytes
+from fedbandit.http_client import MAX_JSON_BYTES, HttpClient, HttpReply, api_path
+from fedbandit.pauses import pause_point
+from fedbandit.sdk.reward_collection import Answer, CollectedRewards
+from fedbandit.sdk.token_source import TokenSource, token_of
+from fedbandit.wire.codec import (
+    CONTENT_TYPE,
+    MAX_DIM,
+    REWARDS_HEADER,
+    SyncReply,
+    decode_reply,
+    is_possible,
+    max_bytes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,49 +71,87 @@ class HttpTransport:
         url: str,
         *,
         model: str,
-        token: str,
+        token: TokenSource,
         ca: str | None = None,
         cert: str | None = None,
         key: str | None = None,
+        fingerprint: str | None = None,
     ) -> None:
         if not isinstance(model, str):
             raise InvalidParameter(f"expected model as text, got {type(model).__name__}")
-        check_token(token, "the agent's token as printed by `fedbandit agents add`")
         largest = max_bytes(MAX_DIM)
-        self._http = HttpClient(url, token=token, ca=ca, cert=cert, key=key, max_body_bytes=largest, pause=pause_point)
+        self._http = HttpClient(
+            url,
+            token=token_of(token),
+            ca=ca,
+            cert=cert,
+            key=key,
+            fingerprint=fingerprint,
+            max_body_bytes=largest,
+            pause=pause_point,
+        )
         self._path = api_path("models", model)
         self.address = self._http.address
         self.exposes_token = self._http.exposes_token
+        self.n_rewards = 0  # that the server keeps for agents of this model, as of its last answer
 
     def describe(self, *, timeout_s: float) -> dict[str, Any]:
         headers = {"Accept": "application/json"}
         found = self._http.call("GET", self._path, timeout_s=timeout_s, headers=headers).json_object()
         if found is None:
             raise NotReachable(f"{self.address} answered with something else than a model's settings")
-        if isinstance(found.get("dim"), int) and 1 <= found["dim"] <= MAX_DIM:
-            self._http.max_body_bytes = max(max_bytes(found["dim"]), MAX_JSON_BYTES)
+        dim, blocks = found.get("dim"), found.get("blocks", 1)
+        if isinstance(dim, int) and isinstance(blocks, int) and is_possible(dim, blocks):
+            self._http.max_body_bytes = max(max_bytes(dim, blocks), MAX_JSON_BYTES)
         return found
 
     def sync(self, body: bytes, *, timeout_s: float) -> TransportReply:
         headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE}
         reply = self._http.call("POST", f"{self._path}/sync", timeout_s=timeout_s, body=body, headers=headers)
+        self.n_rewards = _count(reply.headers.get(REWARDS_HEADER))
         return self._decoded(reply)
 
     def state(self, incarnation: str, tag: str | None, *, timeout_s: float) -> TransportReply | None:
         path = f"{self._path}/state?incarnation={quote(incarnation, safe='')}"
         headers = {"Accept": CONTENT_TYPE, **({} if tag is None else {"If-None-Match": tag})}
         reply = self._http.call("GET", path, timeout_s=timeout_s, headers=headers)
+        self.n_rewards = _count(reply.headers.get(REWARDS_HEADER))
         return None if reply.status == 304 else self._decoded(reply)
+
+    def collect(self, prefix: str, answers: list[Answer], *, timeout_s: float) -> CollectedRewards:
+        found = self._post("rewards/collect", {"prefix": prefix, "answers": answers}, timeout_s)
+        try:
+            rewards = msgspec.convert(found.get("rewards"), list[tuple[str, float]])
+            key = base64.urlsafe_b64decode(found.get("token_key", ""))
+        except (msgspec.ValidationError, TypeError, ValueError) as error:
+            raise NotReachable(f"{self.address} answered with something else than rewards: {error}") from None
+        return CollectedRewards(rewards, key)
+
+    def report(self, decision: str, reward: float, *, timeout_s: float) -> dict[str, Any]:
+        return self._post("rewards", {"decision": decision, "reward": reward}, timeout_s)
+
+    def _post(self, path: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        content = msgspec.json.encode(body)
+        reply = self._http.call("POST", f"{self._path}/{path}", timeout_s=timeout_s, body=content, headers=headers)
+        found = reply.json_object()
+        if found is None:
+            raise NotReachable(f"{self.address} answered with something else than JSON")
+        return found
 
     def close(self) -> None:
         self._http.close()
 
     def _decoded(self, reply: HttpReply) -> TransportReply:
         try:
-            return TransportReply(decode_reply(reply.body), _tag(reply.headers.get("ETag")), len(reply.body))
+            return TransportReply(decode_reply(reply.body), _tag(reply.headers.get("etag")), len(reply.body))
         except FormatError as error:
             # The login page of some network in between also looks like this: it may be gone later.
             raise NotReachable(f"{self.address} answered with something else than a model: {error}") from None
+
+
+def _count(header: str | None) -> int:
+    return int(header) if header is not None and header.isascii() and header.isdecimal() and len(header) < 16 else 0
 
 
 def _tag(header: str | None) -> str | None:

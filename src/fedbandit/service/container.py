@@ -14,6 +14,8 @@ from fedbandit.service.admin.auth import Authenticator
 from fedbandit.service.exchange.coordinator import Coordinator
 from fedbandit.service.history import ModelHistory
 from fedbandit.service.http.body_memory import BodyMemory
+from fedbandit.service.monitor import AssumptionMonitor
+from fedbandit.service.open_telemetry import OpenTelemetry
 from fedbandit.service.settings import MEMORY, ServerSettings
 from fedbandit.service.stores.base import Store
 from fedbandit.service.stores.memory import MemoryStore
@@ -35,15 +37,19 @@ class Container:
     log: Any
     clock: Clock
     memory: BodyMemory
+    monitor: AssumptionMonitor
     request_ids: RequestIds = field(default_factory=RequestIds)
     one_matrix: asyncio.Lock = field(default_factory=asyncio.Lock)  # responses that need the full Σ, one at a time
     is_started: bool = False
+    open_telemetry: OpenTelemetry | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)  # set at the first signal, to end open streams
 
     async def start(self) -> None:
         """Open the store, unless it is open."""
         if self.is_started:
             return
+        if self.settings.otlp_endpoint:
+            self.open_telemetry = OpenTelemetry(self.settings.otlp_endpoint, self.metrics.registry)
         await self.store.open()
         self.history.start()
         self.is_started = True
@@ -53,6 +59,8 @@ class Container:
         await self.coordinator.drain()
         await self.history.stop()
         await self.store.close()
+        if self.open_telemetry is not None:
+            await asyncio.to_thread(self.open_telemetry.close)
         self.is_started = False
 
 
@@ -77,7 +85,7 @@ def make_container(
     """Create all components; nothing is open or running yet."""
     store = make_store(settings) if store is None else store
     metrics = Metrics()
-    history = ModelHistory(store, log, clock)
+    history = ModelHistory(store, log, clock, count=lambda kind: metrics.events.labels(kind).inc())
     coordinator = Coordinator(
         store,
         metrics,
@@ -88,4 +96,15 @@ def make_container(
         max_queue=settings.max_queue,
     )
     memory = BodyMemory(settings.max_inflight_mb << 20)
-    return Container(settings, store, Authenticator(store), coordinator, history, metrics, log, clock, memory)
+    return Container(
+        settings,
+        store,
+        Authenticator(store, clock),
+        coordinator,
+        history,
+        metrics,
+        log,
+        clock,
+        memory,
+        AssumptionMonitor(store),
+    )

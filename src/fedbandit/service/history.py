@@ -8,28 +8,37 @@ from collections.abc import Callable
 from typing import Any
 
 from fedbandit.algorithms.messages import stats_from_bytes
-from fedbandit.core.ridge import RidgeModel
+from fedbandit.core.structure import ridge_model
 from fedbandit.errors import FedbanditError
 from fedbandit.service.agent_history import AgentHistory
 from fedbandit.service.exchange.ledger import IncomingUpload
 from fedbandit.service.model import Model
-from fedbandit.service.stores.base import Event, HistoryEntry, Sample, Store
+from fedbandit.service.stores.base import Contact, Event, HistoryEntry, Sample, Store
+from fedbandit.service.stores.checkpoints import Checkpoint, keeps_checkpoints, next_count
 
 MAX_BUFFERED = 1_000  # an agent that retries without end must not fill the memory
 INTERVAL_S = 1.0
+CONTACT_INTERVAL_S = 10.0  # between writes of when agents were last seen
+MAX_CONTACTS = 100_000
 
 
 class ModelHistory:
     """Collects entries without waiting; a background task writes them to the store."""
 
-    def __init__(self, store: Store, log: Any, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, log: Any, clock: Callable[[], float], count: Callable[[str], None] = lambda kind: None
+    ) -> None:
         self._store = store
+        self._count = count
         self._log = log
         self._clock = clock
         self.trails = AgentHistory()
         self._events: list[HistoryEntry] = []
         self._latest: dict[str, tuple[Model, bytes]] = {}
         self._refused: set[tuple[str, str, str]] = set()
+        self._contacts: dict[tuple[str, str], float] = {}
+        self._contacts_written = clock()
+        self._next_checkpoint: dict[str, tuple[int, int]] = {}  # uid -> generation, and n_obs from which one is due
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -42,12 +51,19 @@ class ModelHistory:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+            self._task = None
         await self._flush()
 
     def event(self, model: Model, kind: str, agent: str = "", detail: str = "") -> None:
         """Add an event."""
+        self._count(kind)
         if len(self._events) < MAX_BUFFERED:
             self._events.append(HistoryEntry(model.uid, Event(self._clock(), kind, agent, detail[:500])))
+
+    def contacted(self, uid: str, agent: str) -> None:
+        """Remember that an agent asked for the model, which shows that it is running."""
+        if len(self._contacts) < MAX_CONTACTS:
+            self._contacts[uid, agent] = self._clock()
 
     def refused(self, model: Model, agent: str, error: FedbanditError) -> None:
         """Add the refusal of an upload; at most one per second for the same agent and reason."""
@@ -74,18 +90,42 @@ class ModelHistory:
         events, self._events = self._events, []
         latest, self._latest = self._latest, {}
         self._refused.clear()
-        if not events and not latest:
-            return
         now = self._clock()
+        contacts = self._due_contacts(now)
+        if not events and not latest and not contacts:
+            return
         try:
             samples = [HistoryEntry(uid, await _sample(model, packed, now)) for uid, (model, packed) in latest.items()]
-            await self._store.record([*events, *samples])
+            # By uid: replicas lock models in the same order.
+            ordered = [latest[uid] for uid in sorted(latest)]
+            checkpoints = [entry for model, packed in ordered for entry in self._checkpoint(model, packed, now)]
+            await self._store.record([*events, *samples, *contacts, *checkpoints])
         except FedbanditError as error:
             self._log.warning("history_not_written", error=error.code, message=str(error))
 
+    def _due_contacts(self, now: float) -> list[HistoryEntry]:
+        """Contacts, if it is time to write them; sorted, so that replicas lock rows in the same order."""
+        is_due = abs(now - self._contacts_written) >= CONTACT_INTERVAL_S or self._task is None
+        if not self._contacts or not is_due:
+            return []
+        contacts, self._contacts = self._contacts, {}
+        self._contacts_written = now
+        return [HistoryEntry(uid, Contact(agent, at)) for (uid, agent), at in sorted(contacts.items())]
+
+    def _checkpoint(self, model: Model, packed: bytes, now: float) -> list[HistoryEntry]:
+        """The state as a checkpoint, if one is due; the store decides whether it is kept, and which others are."""
+        generation, least = self._next_checkpoint.get(model.uid, (model.generation, 1))
+        is_due = model.n_obs >= least or generation != model.generation
+        if not (is_due and keeps_checkpoints(model.settings.dim)):
+            return []
+        if len(self._next_checkpoint) > MAX_BUFFERED:  # of models that may be deleted by now
+            self._next_checkpoint.clear()
+        self._next_checkpoint[model.uid] = (model.generation, next_count(model.n_obs))
+        return [HistoryEntry(model.uid, Checkpoint(now, model.version, model.generation, model.n_obs, packed))]
+
 
 async def _sample(model: Model, packed: bytes, now: float) -> Sample:
-    log_det = await asyncio.to_thread(_log_det, packed, model.settings.dim)
+    log_det = await asyncio.to_thread(_log_det, packed, model.settings.dim, model.settings.blocks)
     return Sample(
         at=now,
         version=model.version,
@@ -98,5 +138,5 @@ async def _sample(model: Model, packed: bytes, now: float) -> Sample:
     )
 
 
-def _log_det(packed: bytes, dim: int) -> float:
-    return RidgeModel(stats_from_bytes(packed, dim)).log_det
+def _log_det(packed: bytes, dim: int, blocks: int) -> float:
+    return ridge_model(stats_from_bytes(packed, dim, blocks)).log_det

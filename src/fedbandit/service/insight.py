@@ -1,4 +1,4 @@
-"""What a model's sums say: guarantee, radius needed, estimates, shares of information, one agent's influence.
+"""What a model's sums say: radius needed, estimates, shares of information, one agent's influence.
 
 The API, the dashboard and the command line read the same numbers from here. Nothing here confirms a guarantee: an
 assumption that no test checks is called assumed.
@@ -8,45 +8,40 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from fedbandit.algorithms.messages import n_packed, stats_from_bytes
 from fedbandit.core import radius as radii
 from fedbandit.core.arrays import Vector
-from fedbandit.core.consistency import distance_to_ball, least_noise_scale
+from fedbandit.core.consistency import LEVEL, distance_to_ball, least_noise_scale
 from fedbandit.core.ridge import RidgeModel
-from fedbandit.core.statistics import packed_length
+from fedbandit.core.structure import ridge_model
 from fedbandit.core.theory import exogenous_radius
 from fedbandit.errors import InvalidParameter
+from fedbandit.service.assumptions import AssumptionCheck
 from fedbandit.service.formatting import count, number
 from fedbandit.service.model import Model, totals_of
 from fedbandit.service.stores.base import MAX_PER_PAGE, ModelState, PageQuery, Store
 
-Verdict = Literal["assumed", "contradicted", "none"]
-CheckState = Literal["assumed", "consistent", "contradicted"]
 ProvenRadius = radii.Paper | radii.Adaptive | radii.Exogenous | radii.Counted
 DELTA = 0.01  # failure probability of the radius that is estimated beside a fixed one
 ENOUGH = 1.001  # a radius that is short by less than this factor is not worth a warning
 MAX_COMPARED_BYTES = 64 << 20  # of agents' sums that are read to find the largest shares
 MAX_COMPARED = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class AssumptionCheck:
-    """One assumption of the radius: tested and consistent, contradicted by the data, or not testable here."""
-
-    assumption: str
-    state: CheckState
-    evidence: str
+BUFFERS = "uploads within α"
+UNSEEN = "buffers that were not uploaded yet, or were lost, are not visible"
+LATE = "look for agents that are cut off or slow: sort the agents by growth"
 
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """`beta` is the radius in use, `beta_needed` what covers θ* at the effective alpha and with all enrolled agents."""
+    """`beta` is the radius in use, `beta_needed` what covers θ* at the effective alpha and with all enrolled agents.
 
-    verdict: Verdict
+    `checks` are those that the model's own sums decide; `service/assumptions.py` adds those of its agents and of time.
+    """
+
     explanation: str
     beta: float
     beta_needed: float | None
@@ -97,7 +92,7 @@ class ModelInsight:
 
     def __init__(self, state: ModelState) -> None:
         self.model = state.model
-        self.ridge = RidgeModel(stats_from_bytes(state.packed, state.model.settings.dim))
+        self.ridge = ridge_model(stats_from_bytes(state.packed, state.model.settings.dim, state.model.settings.blocks))
         self.guarantee = assess(self.model, self.ridge)
         self._share_weights = self.ridge.share_weights()
 
@@ -109,13 +104,13 @@ class ModelInsight:
     @property
     def prior_share(self) -> float:
         """tr(Σ⁻¹ λI)/d: the share of information that is still the prior's."""
-        return self.model.settings.lam * float(np.trace(self.ridge.inverse)) / self.model.settings.dim
+        return self.model.settings.lam * float(self.ridge.inverse_diagonal.sum()) / self.model.settings.dim
 
     def share(self, contribution: bytes | None) -> float:
         """tr(Σ⁻¹ Σ_a)/d of an agent's sum. With the prior's share, all agents' shares add to exactly 1."""
         if contribution is None:
             return 0.0
-        packed = np.frombuffer(contribution, dtype="<f8", count=packed_length(self.model.settings.dim))
+        packed = np.frombuffer(contribution, dtype="<f8", count=len(self._share_weights))
         return float(self._share_weights @ packed)
 
     def influence(self, contribution: bytes | None) -> Influence:
@@ -123,11 +118,11 @@ class ModelInsight:
         settings, beta = self.model.settings, self.guarantee.beta
         if contribution is None:
             return Influence(0.0, 0.0, beta, np.zeros(settings.dim))
-        rest = self.ridge.stats - stats_from_bytes(contribution, settings.dim)
+        rest = self.ridge.stats - stats_from_bytes(contribution, settings.dim, settings.blocks)
         # Rounding must not leave a diagonal below λ where nearly all the data are taken out.
         Sigma = rest.Sigma.copy()
         np.fill_diagonal(Sigma, np.maximum(np.diagonal(Sigma), settings.lam))
-        theta = RidgeModel(replace(rest, Sigma=Sigma)).theta_hat
+        theta = ridge_model(replace(rest, Sigma=Sigma)).theta_hat
         return Influence(self.share(contribution), self.ridge.distance(theta), beta, self.ridge.theta_hat - theta)
 
     def intervals(self, values: Vector, *, limit: int, sort: bool = False) -> list[CoefficientInterval]:
@@ -136,7 +131,7 @@ class ModelInsight:
         if sort or len(values) > limit:
             order = np.argsort(-np.abs(values), kind="stable")[:limit]
         names = self.model.settings.features or [f"feature {i + 1}" for i in range(len(values))]
-        widths = self.guarantee.beta * np.sqrt(np.diagonal(self.ridge.inverse))
+        widths = self.guarantee.beta * np.sqrt(self.ridge.inverse_diagonal)
         return [CoefficientInterval(names[i], float(values[i]), float(widths[i])) for i in order]
 
     def to_dict(self) -> dict[str, Any]:
@@ -146,9 +141,7 @@ class ModelInsight:
         return {
             "model": self.model.settings.name,
             "version": self.model.version,
-            "guarantee": found.verdict,
             "explanation": found.explanation,
-            "checks": [asdict(check) for check in found.checks],
             "beta": _finite(found.beta),
             "beta_needed": _finite(found.beta_needed),
             "effective_alpha": self.model.effective_alpha,
@@ -162,12 +155,13 @@ class ModelInsight:
 
 async def largest_shares(store: Store, insight: ModelInsight, limit: int) -> LargestShares:
     """The largest shares of all agents; of those with most observations where there are too many to compare."""
-    name, dim = insight.model.settings.name, insight.model.settings.dim
-    n_most = max(min(MAX_COMPARED, MAX_COMPARED_BYTES // (8 * n_packed(dim))), limit)
+    name, settings = insight.model.settings.name, insight.model.settings
+    n_most = max(min(MAX_COMPARED, MAX_COMPARED_BYTES // (8 * n_packed(settings.dim, settings.blocks))), limit)
     found: list[tuple[str, float]] = []
-    n_pages = -(-min(n_most, insight.model.n_agents) // MAX_PER_PAGE)
+    n_contributors = insight.model.n_agents + insight.model.n_retired  # and at most one row for those folded
+    n_pages = -(-min(n_most, n_contributors) // MAX_PER_PAGE)
     for page in range(1, n_pages + 1):
-        query = PageQuery(page=page, per_page=min(MAX_PER_PAGE, n_most), sort="-n_obs")
+        query = PageQuery(page=page, per_page=min(MAX_PER_PAGE, n_most), sort="-n_obs", retired=None)
         for agent in (await store.agents(name, query)).agents:
             # One at a time: the sums of all agents together may not fit into memory.
             total = await store.contribution(name, agent.name) if agent.counts else None
@@ -179,7 +173,7 @@ async def largest_shares(store: Store, insight: ModelInsight, limit: int) -> Lar
 def with_contribution(state: ModelState, contribution: bytes) -> ModelState:
     """The state as it would be with the sum of an agent that is in quarantine."""
     packed = (np.frombuffer(state.packed, dtype="<f8") + np.frombuffer(contribution, dtype="<f8")).tobytes()
-    n_obs, reward_sum, reward_sq_sum = totals_of(packed, state.model.settings.dim)
+    n_obs, reward_sum, reward_sq_sum = totals_of(packed)
     model = replace(state.model, n_obs=n_obs, reward_sum=reward_sum, reward_sq_sum=reward_sq_sum)
     return ModelState(model, packed)
 
@@ -194,7 +188,7 @@ def normal_alpha(model: Model, ridge: RidgeModel) -> float:
     if settings.action_bound is not None:
         square = settings.action_bound**2
     else:
-        trace = float(stats.Sigma.trace()) - settings.dim * settings.lam
+        trace = float(stats.diagonal.sum()) - settings.dim * settings.lam
         square = 2.0 * trace / stats.n_obs if stats.n_obs else 0.0
     return (1.0 + settings.alpha) * (1.0 + square / settings.lam) - 1.0
 
@@ -207,30 +201,34 @@ def assess(model: Model, ridge: RidgeModel) -> Guarantee:
     beta, normal = _value(radius, evidence), normal_alpha(model, ridge)
     if isinstance(radius, radii.Fixed):
         return _fixed(model, ridge, rho, beta, normal)
-    needed, checks = beta, [_one_theta(), _noise(model, ridge, radius), _norm(ridge, radius, beta)]
+    needed, checks = beta, [_noise(model, ridge, radius), _norm(ridge, radius, beta)]
+    if isinstance(radius, radii.Counted | radii.Paper):
+        checks.append(_length(model, ridge, 1.0 if isinstance(radius, radii.Counted) else radius.action_bound))
     if isinstance(radius, radii.Paper | radii.Adaptive):
         needed, buffers = _buffers(model, radius, evidence, beta, normal)
         checks.append(buffers)
     else:
-        checks.append(AssumptionCheck("nothing reacts to rewards in buffers", "assumed", "not visible to a server"))
-    if isinstance(radius, radii.Counted | radii.Paper):
-        checks.append(_length(model, ridge, 1.0 if isinstance(radius, radii.Counted) else radius.action_bound))
-    verdict: Verdict = "assumed"
-    explanation = (
-        "The radius covers the true parameter if its assumptions hold. The data do not contradict the numbers it was "
-        "given; what is called assumed was not tested."
-    )
-    broken = [check.evidence for check in checks if check.state == "contradicted"]
+        checks += [_growth(model, normal), _reactions()]
+    broken = [check.evidence for check in checks if check.state == "contradicted" and check.name != "buffers"]
+    broken += [check.evidence for check in checks if check.name == "buffers" and needed > beta * ENOUGH]
     if broken:
-        verdict = "contradicted"
         explanation = f"The data contradict what the radius was given: {'; '.join(broken)}."
+    else:
+        explanation = (
+            "The radius covers the true parameter if its assumptions hold. The data do not contradict the numbers it "
+            "was given; what is called assumed was not tested."
+        )
     noise = residual_noise(ridge, settings.lam)
-    return Guarantee(verdict, explanation, beta, needed, normal, noise, tuple(checks))
+    return Guarantee(explanation, beta, needed, normal, noise, tuple(checks))
 
 
-def _one_theta() -> AssumptionCheck:
+def _reactions() -> AssumptionCheck:
     return AssumptionCheck(
-        "one parameter for all agents", "assumed", "not tested; opposite agents show as excess noise at most"
+        "reactions",
+        "nothing reacts to rewards in buffers",
+        "assumed",
+        "not visible to a server",
+        "if agents leave, or decision sets change, after a reward that is not merged yet: use the `adaptive` radius",
     )
 
 
@@ -238,70 +236,85 @@ def _noise(model: Model, ridge: RidgeModel, radius: ProvenRadius) -> AssumptionC
     least = least_noise_scale(ridge, lam=model.settings.lam, theta_bound=radius.theta_bound)
     declared = f"noise_scale = {number(radius.noise_scale)}"
     if least > radius.noise_scale:
-        return AssumptionCheck(
-            declared, "contradicted", f"the noise is at least {number(least)}, {declared} was declared"
-        )
+        evidence = f"the noise is at least {number(least)}, {declared} was declared"
+        advice = f"create the model with a noise_scale above {number(least)}; if agents or times differ, fix that first"
+        return AssumptionCheck("noise_scale", declared, "contradicted", evidence, advice, level=LEVEL)
     if residual_noise(ridge, model.settings.lam) is None:
-        return AssumptionCheck(declared, "assumed", "too few observations to test it")
-    return AssumptionCheck(declared, "consistent", f"the data need at least {number(least)}")
+        return AssumptionCheck("noise_scale", declared, "assumed", "too few observations to test it")
+    return AssumptionCheck("noise_scale", declared, "held", f"the data need at least {number(least)}", level=LEVEL)
 
 
 def _norm(ridge: RidgeModel, radius: ProvenRadius, beta: float) -> AssumptionCheck:
     declared = f"‖θ‖ ≤ {number(radius.theta_bound)}"
     norm = float(np.linalg.norm(ridge.theta_hat))
     if distance_to_ball(ridge, radius.theta_bound) > beta:
-        return AssumptionCheck(declared, "contradicted", f"‖θ̂‖ is {number(norm)}, farther than β from {declared}")
-    return AssumptionCheck(declared, "consistent", f"‖θ̂‖ is {number(norm)}, within β of it")
+        evidence = f"‖θ̂‖ is {number(norm)}, farther than β from {declared}"
+        advice = f"create the model with a theta_bound of {number(norm, 2)} or more"
+        return AssumptionCheck("theta_bound", declared, "contradicted", evidence, advice, level=radius.delta)
+    evidence = f"‖θ̂‖ is {number(norm)}, within β of it"
+    return AssumptionCheck("theta_bound", declared, "held", evidence, level=radius.delta)
 
 
 def _length(model: Model, ridge: RidgeModel, bound: float) -> AssumptionCheck:
     declared = f"‖x‖ ≤ {number(bound)}"
     stats, settings = ridge.stats, model.settings
-    trace = float(stats.Sigma.trace()) - settings.dim * settings.lam
+    trace = float(stats.diagonal.sum()) - settings.dim * settings.lam
     typical = math.sqrt(max(trace, 0.0) / stats.n_obs) if stats.n_obs else 0.0
     if typical > bound * ENOUGH:
-        return AssumptionCheck(
-            declared, "contradicted", f"actions have a root-mean-square length of {number(typical)}, not {declared}"
-        )
-    return AssumptionCheck(
-        declared, "assumed", f"root-mean-square length {number(typical)}; single actions are not visible"
-    )
+        evidence = f"actions have a root-mean-square length of {number(typical)}, not {declared}"
+        advice = "scale the features, or declare a larger action_bound"
+        return AssumptionCheck("action_bound", declared, "contradicted", evidence, advice)
+    evidence = f"root-mean-square length {number(typical)}; single actions are not visible"
+    return AssumptionCheck("action_bound", declared, "assumed", evidence)
 
 
 def _fixed(model: Model, ridge: RidgeModel, rho: float, beta: float, normal: float) -> Guarantee:
     text = "A fixed β has no guarantee; it is what most published experiments use."
     noise = residual_noise(ridge, model.settings.lam)
+    checks = (_growth(model, normal),)
     if noise is None:
-        return Guarantee("none", text, beta, None, normal)
+        return Guarantee(text, beta, None, normal, None, checks)
     norm = float(math.sqrt(ridge.theta_hat @ ridge.theta_hat))
     needed = exogenous_radius(rho=rho, lam=model.settings.lam, noise_scale=noise, theta_bound=norm, delta=DELTA)
     text += (
         f" With noise of {number(noise, 2)} and ‖θ‖ of {number(norm, 2)}, as estimated from the data, the `exogenous` "
         f"radius at {100 * (1 - DELTA):.0f} % would be {number(needed, 2)}."
     )
-    return Guarantee("none", text, beta, needed, normal, noise)
+    return Guarantee(text, beta, needed, normal, noise, checks)
+
+
+def _growth(model: Model, normal: float) -> AssumptionCheck:
+    """Whether uploads came when they were due; later ones cost regret, and no radius but those that depend on α."""
+    shown = f"effective α {number(model.effective_alpha)}, up to {number(normal)} is normal"
+    if not model.n_uploads:
+        return AssumptionCheck("buffers", BUFFERS, "assumed", "no upload yet")
+    if model.effective_alpha > normal * ENOUGH:
+        return AssumptionCheck("buffers", BUFFERS, "contradicted", f"buffers outgrew α: {shown}", LATE)
+    return AssumptionCheck("buffers", BUFFERS, "held", f"{shown}; {UNSEEN}")
 
 
 def _buffers(
     model: Model, radius: radii.Paper | radii.Adaptive, evidence: radii.Evidence, beta: float, normal: float
 ) -> tuple[float, AssumptionCheck]:
     """The radius needed for the buffers that uploads have shown, for all enrolled agents and all observations."""
-    reasons = []
+    reasons, advice = [], []
     n_agents = max(radius.n_agents, model.n_agents)
     alpha = model.effective_alpha if model.effective_alpha > normal else model.settings.alpha
     needed = _value(replace(radius, n_agents=n_agents), replace(evidence, alpha=alpha))
     if alpha > model.settings.alpha:
         reasons.append(f"buffers grew to an effective alpha of {number(model.effective_alpha)}")
+        advice.append(LATE)
     if model.n_agents > radius.n_agents:
         reasons.append(f"{count(model.n_agents)} agents are enrolled and the radius was set for {radius.n_agents}")
+        advice.append("create the model with a larger n_agents")
     horizon = radius.n_rounds
     if horizon is not None and model.n_obs > horizon:
         reasons.append(f"{count(model.n_obs)} observations are in and the radius was set for {count(horizon)}")
+        advice.append("create the model with a larger n_rounds")
     if not reasons or needed <= beta * ENOUGH:
-        shown = "uploads so far stayed within; buffers that were not uploaded yet, or were lost, are not visible"
-        return needed, AssumptionCheck("buffers within α", "assumed", shown)
-    evidence_text = f"covering θ would take β = {number(needed)} instead of {number(beta)}: {'; '.join(reasons)}"
-    return needed, AssumptionCheck("buffers within α", "contradicted", evidence_text)
+        return needed, _growth(model, normal)
+    text = f"covering θ would take β = {number(needed)} instead of {number(beta)}: {'; '.join(reasons)}"
+    return needed, AssumptionCheck("buffers", BUFFERS, "contradicted", text, "; ".join(advice))
 
 
 def _information(model: Model, ridge: RidgeModel) -> float:
@@ -325,5 +338,5 @@ def residual_noise(ridge: RidgeModel, lam: float) -> float | None:
     free = stats.n_obs - stats.dim
     if free < max(stats.dim, 10):
         return None
-    fitted = float(theta @ stats.Sigma @ theta) - lam * float(theta @ theta)
+    fitted = stats.form(theta) - lam * float(theta @ theta)
     return math.sqrt(max(stats.reward_sq_sum - 2 * float(theta @ stats.b) + fitted, 0.0) / free)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedbandit.algorithms.messages import n_packed
+from fedbandit.core.drift import Discount
+from fedbandit.core.group_sums import NO_GROUPS, GroupSums
 from fedbandit.wire.settings import ModelSettings
 
 GROWTH_BLOCK = 512
@@ -58,7 +59,14 @@ class Model:
     reward_sq_sum: float = 0.0
     growth: GrowthWindow = NO_GROWTH
     n_agents: int = 0
-    generation: int = 0  # how often data were taken out or put back: forget, quarantine, release
+    generation: int = 0  # how often data were taken out or put back: forget, quarantine, release, restart
+    n_retired: int = 0  # agents that were retired; `n_agents` are those at work
+    groups: GroupSums = NO_GROUPS  # rewards by group, where the model has a control group
+    epoch: int = 0  # restarts
+    clock: int = 0  # observations merged, over all epochs
+    n_discarded: int = 0  # observations in uploads of earlier epochs, and of alarms
+    n_rewards: int = 0  # kept for the owners of their decisions
+    n_answered: int = 0  # of rewards that are remembered
 
     @property
     def settings_id(self) -> str:
@@ -98,19 +106,32 @@ class Model:
             "max_rate": self.settings.observation_rate,
             "max_share": self.settings.max_share,
             "settings": self.settings_id,
+            "uid": self.uid,
             "created": self.created,
             "version": self.version,
             "generation": self.generation,
+            "epoch": self.epoch,
             "n_obs": self.n_obs,
+            "n_merged": self.clock,
+            "n_discarded": self.n_discarded,
             "reward_sum": self.reward_sum,
             "reward_sq_sum": self.reward_sq_sum,
             "mean_reward": self.reward_sum / self.n_obs if self.n_obs else None,
             "n_agents": self.n_agents,
+            "n_retired": self.n_retired,
+            "n_rewards": self.n_rewards,
             "n_uploads": self.n_uploads,
             "n_bytes": self.n_bytes,
             "effective_alpha": self.effective_alpha,
             "worst_alpha": self.worst_alpha,
         }
+
+
+def epoch_fields(model: Model, discarded: int, outcome: str = "") -> dict[str, Any]:
+    """The fields of a reply about a world that changes, without those at their default."""
+    clock = model.clock if isinstance(model.settings.drift, Discount) else 0
+    values = {"epoch": model.epoch, "clock": clock, "discarded": discarded, "outcome": outcome}
+    return {name: value for name, value in values.items() if value}
 
 
 @lru_cache(maxsize=1024)  # part of every response
@@ -124,7 +145,7 @@ def alpha_of(growth: float) -> float:
     return math.expm1(min(growth, 700.0))
 
 
-def totals_of(state: bytes, dim: int) -> tuple[int, float, float]:
+def totals_of(state: bytes) -> tuple[int, float, float]:
     """n_obs, Σr and Σr² of a packed state."""
-    n_obs, reward_sum, reward_sq_sum = np.frombuffer(state, dtype="<f8")[n_packed(dim) - 3 :].tolist()
+    n_obs, reward_sum, reward_sq_sum = np.frombuffer(state, dtype="<f8")[-3:].tolist()
     return int(n_obs), reward_sum, reward_sq_sum

@@ -58,6 +58,7 @@ async def _serve(
     # The store is opened and written to before the server listens, so that a failure is reported at the start.
     await container.start()
     token = await operations.first_admin_token(container, renew=new_admin_token)
+    await operations.record_restore(container)
 
     async def announce() -> None:
         _tune_garbage_collector()

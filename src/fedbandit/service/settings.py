@@ -56,6 +56,7 @@ class ServerSettings:
     body_timeout_s: float = 30.0  # for a body to arrive
     drain_timeout_s: float = 30.0  # for open requests to be answered at shutdown
     pool_size: int = 8  # connections to PostgreSQL
+    otlp_endpoint: str = ""  # http://collector:4318: send traces and metrics there by OTLP; needs the extra otel
 
     def __post_init__(self) -> None:
         for name in COUNTS:
@@ -75,6 +76,8 @@ class ServerSettings:
             raise InvalidParameter("client_ca needs tls_cert and tls_key")
         if self.database and not self.database.startswith(("postgresql://", "postgres://", MEMORY)):
             raise InvalidParameter("expected database as postgresql://…")
+        if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
+            raise InvalidParameter(f"expected otlp_endpoint as http://… or https://…, got {self.otlp_endpoint!r}")
         check_origins(self.allow_origin)
         if self.open_dashboard and not is_loopback(self.host):
             raise InvalidParameter(

@@ -16,9 +16,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from fedbandit.errors import Overloaded, StoreUnavailable
+from fedbandit.service.fleet_metrics import FleetMetrics
 
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-TOKEN = re.compile(rb"fb_[A-Za-z0-9_-]{43}")  # as `auth.new_token` makes them
+TOKEN = re.compile(rb"fbe?_[A-Za-z0-9_-]{43}")  # as `auth.new_token` and `enrolment.new_secret` make them
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -57,13 +58,31 @@ class Metrics:
             "fedbandit_effective_alpha", "The alpha that the guarantee needs now", ["model"], registry=registry
         )
         self.n_obs = Gauge("fedbandit_observations", "Observations in the model", ["model"], registry=registry)
+        self.rewards = Counter(
+            "fedbandit_rewards",
+            "Rewards reported, by status, and what owners did with them",
+            ["model", "result"],
+            registry=registry,
+        )
         self.version = Gauge("fedbandit_model_version", "Changes of the model's state", ["model"], registry=registry)
+        self.epoch = Gauge("fedbandit_model_epoch", "Restarts of the model", ["model"], registry=registry)
+        self.n_discarded = Gauge(
+            "fedbandit_observations_discarded",
+            "Observations that count for nothing: in uploads of earlier epochs, and of alarms",
+            ["model"],
+            registry=registry,
+        )
+        self.events = Counter("fedbandit_events", "Events of models, by kind", ["kind"], registry=registry)
+        self.fleet = FleetMetrics(registry)
         self._counters: dict[tuple[str, str], Counter] = {}
+        self._reward_results: set[str] = set()
         # Prometheus sees an increase only after a first sample, so series with alerts start at zero.
         for reason in (StoreUnavailable.code, Overloaded.code):
             self.refusals.labels(reason)
         for result in ("sent", "unchanged"):
             self.downloads.labels(result)
+        for kind in ("enrolled", "renewed", "revoked", "refused", "forgotten", "restored", "restarted"):
+            self.events.labels(kind)
 
     def render(self) -> tuple[bytes, str]:
         """The Prometheus text format, and its content type."""
@@ -76,12 +95,19 @@ class Metrics:
             counter = self._counters[model, result] = self.exchanges.labels(model, result)
         counter.inc()
 
+    def count_reward(self, model: str, result: str, n: int = 1) -> None:
+        """Count rewards that were reported, or what their owner did with them."""
+        self._reward_results.add(result)
+        self.rewards.labels(model, result).inc(n)
+
     def forget_model(self, model: str) -> None:
         """Remove the series of a deleted model."""
         self._counters.clear()
-        for metric in (self.received, self.effective_alpha, self.n_obs, self.version):
+        for metric in (self.received, self.effective_alpha, self.n_obs, self.version, self.epoch, self.n_discarded):
             _remove(metric, model)
-        for result in ("merged", "repeated", "refused", "failed"):
+        for result in self._reward_results:
+            _remove(self.rewards, model, result)
+        for result in ("merged", "repeated", "discarded", "refused", "failed"):
             _remove(self.exchanges, model, result)
 
 
@@ -120,7 +146,7 @@ class _Line:
         event["timestamp"] = f"{self._formatted}.{nanoseconds // 1000:06d}Z"
         line = self._encode(event)
         # A token may be given by mistake where a path or a name belongs, and those are logged.
-        return TOKEN.sub(b"fb_[hidden]", line) if b"fb_" in line else line
+        return TOKEN.sub(b"fb_[hidden]", line) if b"fb_" in line or b"fbe_" in line else line
 
 
 CUT_OFF = "timeout graceful shutdown exceeded"  # uvicorn's message for requests that exceed `drain_timeout_s`

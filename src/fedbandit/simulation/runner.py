@@ -66,6 +66,7 @@ class SimulatedFleet:
         if getattr(rule, "enrolment", "start") == "start":
             self.server.enroll(str(m) for m in range(n_agents))
         self.agents: dict[str, BaseAgent] = {}
+        self.incarnation = "simulation"  # of every agent; what policies draw at random depends on it
         self.now = 0  # the round that is played, from 1
         self.n_up = self.n_down = self.n_switches = self.n_scalars = self.n_bytes = 0
 
@@ -77,7 +78,7 @@ class SimulatedFleet:
         """The agent of this name, created and enrolled at first use."""
         if agent_id not in self.agents:
             self.server.enroll([agent_id])
-            self.agents[agent_id] = self.rule.agent(agent_id, incarnation="simulation")
+            self.agents[agent_id] = self.rule.agent(agent_id, incarnation=self.incarnation)
         return self.agents[agent_id]
 
     def begin_round(self, t: int, agent_id: str) -> BaseAgent:
@@ -296,15 +297,24 @@ def _played(
     report.start_again()
     rounds = {key: run[key] for key in ("n_agents", "n_rounds", "seed")}
     stream, blocks = rounds_of(world, pattern, **rounds)
-    fleet = new_fleet(rule, run["n_agents"], stream)
+    fleet = new_fleet(rule, run["n_agents"], stream, seed=run["seed"])
     return play_rounds(fleet, stream, blocks, n_rounds=run["n_rounds"], record=run["record"], progress=report)
 
 
-def new_fleet(rule: Rule | SynchronousRule, n_agents: int, stream: Stream | None = None) -> PlayableFleet:
+def new_fleet(
+    rule: Rule | SynchronousRule, n_agents: int, stream: Stream | None = None, *, seed: int = 0
+) -> PlayableFleet:
     """The fleet of a rule, synchronous or not; some need to know the fixed actions of a stream."""
     if is_synchronous(rule):
         return SynchronousFleet(cast(SynchronousRule, rule), n_agents, getattr(stream, "fixed_actions", None))
-    return SimulatedFleet(cast(Rule, rule), n_agents)
+    fleet = SimulatedFleet(cast(Rule, rule), n_agents)
+    fleet.incarnation = incarnation_of(seed)
+    return fleet
+
+
+def incarnation_of(seed: int) -> str:
+    """The incarnation of agents in a run with this seed: other seeds draw other numbers."""
+    return f"simulation-{seed}"
 
 
 class _OnceEach:
@@ -325,4 +335,4 @@ class _OnceEach:
                 self.progress(new)
 
 
-__all__ = ["SimulatedFleet", "new_fleet", "play_rounds", "rounds_of", "simulate"]
+__all__ = ["SimulatedFleet", "incarnation_of", "new_fleet", "play_rounds", "rounds_of", "simulate"]

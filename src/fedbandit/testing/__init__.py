@@ -13,8 +13,16 @@ from collections.abc import Iterable
 from fedbandit.algorithms.base import Rule
 from fedbandit.algorithms.catalog import ALGORITHMS
 from fedbandit.errors import InvalidParameter
-from fedbandit.registry import EVERY_TRAIT, Algorithm
-from fedbandit.testing import deciding, exchange, reading, saving, steps, ucb  # noqa: F401 - they add their contracts
+from fedbandit.registry import EVERY_TRAIT, Algorithm, traits_with
+from fedbandit.testing import (  # noqa: F401 - they add their contracts
+    deciding,
+    exchange,
+    policies,
+    reading,
+    saving,
+    steps,
+    ucb,
+)
 from fedbandit.testing.contracts import CONTRACTS, Contract, Subject
 
 UCB_TRAITS = frozenset({"scores", "ucb"})
@@ -34,7 +42,7 @@ def check_algorithm(rule: Rule, *, traits: Iterable[str] | None = None) -> tuple
         raise InvalidParameter("contracts are assertions, which Python leaves out under -O; run it without")
     entry = entry_of(rule)
     if traits is None:
-        traits = entry.traits if entry is not None else EVERY_TRAIT
+        traits = traits_with(entry.traits if entry is not None else EVERY_TRAIT, rule)
     subject = Subject(rule, frozenset(traits))
     applying = [each for each in CONTRACTS.values() if each.applies_to(subject.traits)]
     broken = {each.name: problem for each in applying if (problem := _problem_of(each, subject)) is not None}

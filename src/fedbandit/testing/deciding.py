@@ -31,7 +31,7 @@ def _choosing_learns_nothing(subject: Subject) -> None:
     assert np.array_equal(agent.predict(np.eye(subject.dim)), before)
 
 
-@contract(*ROUNDS)
+@contract("certain", *ROUNDS)
 def _choosing_many_equals_choosing_one_by_one(subject: Subject) -> None:
     agent = subject.played(40).agent("0")
     sizes = (1, 5, 700, 3, 4, 1500, 683, 682, 3, *(10,) * 60, 2000, 7)

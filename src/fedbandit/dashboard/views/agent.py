@@ -73,14 +73,16 @@ def _tiles(insight: ModelInsight, here: AgentRecord, share: float) -> Html:
     model = insight.model
     behind = model.version - here.model_version
     stale = f"{plural(behind, 'change')} behind at its last upload" if here.n_uploads else "no upload yet"
-    state = "revoked, its contribution stays" if here.revoked else stale
+    ended = "revoked" if here.retired is None else "retired"
+    state = f"{ended}, its contribution stays" if here.revoked else stale
     if here.quarantined:
         state = "in quarantine, its contribution is not in the model"
+    discarded = [f"{count(here.n_discarded)} discarded"] if here.n_discarded else []
     return tiles(
         tile("Last seen", when(here.last_seen), state, state="warn" if here.revoked or here.quarantined else ""),
         tile("Share of information", percent(share), _fair(share, model.n_agents)),
         tile("Mean reward", number(mean_reward(here)), f"the fleet's is {number(mean_reward(model))}"),
-        tile("Observations", count(here.n_obs), f"{count(here.unsent)} more unsent, as reported"),
+        tile("Observations", count(here.n_obs), f"{count(here.unsent)} more unsent, as reported", *discarded),
         tile("Uploads", count(here.n_uploads), size(here.n_bytes)),
     )
 

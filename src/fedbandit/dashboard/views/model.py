@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fedbandit.core import drift as drifts
+from fedbandit.core import personal as personals
 from fedbandit.core import radius as radii
 from fedbandit.dashboard.chart_series import ChartSeries, mean_reward, recent_means, series_of
 from fedbandit.dashboard.components import (
@@ -24,10 +26,15 @@ from fedbandit.dashboard.components import (
 from fedbandit.dashboard.data_sources import ViewContext
 from fedbandit.dashboard.markup import Html, join, tag
 from fedbandit.dashboard.views import model_panels
+from fedbandit.dashboard.views.assumption_panel import assumptions
+from fedbandit.dashboard.views.gain_panel import gain_over_control
 from fedbandit.errors import UnknownAgent
+from fedbandit.service.assumptions import summary
 from fedbandit.service.formatting import count, number, percent, plural, setting, size
+from fedbandit.service.gain import measured
 from fedbandit.service.insight import ModelInsight
 from fedbandit.service.model import Model
+from fedbandit.service.monitor import MonitorReport
 from fedbandit.service.stores.base import AgentRecord, Event, FleetSummary, PageQuery
 
 TOP_AGENTS = 10
@@ -36,13 +43,14 @@ TOP_AGENTS = 10
 async def model(context: ViewContext) -> RenderedView:
     """Everything about one model."""
     name, sources = context.path["model"], context.sources
-    insight, samples, events, fleet, top = await asyncio.gather(
-        sources.insight(name),
+    report, samples, events, fleet, top = await asyncio.gather(
+        sources.report(name),
         sources.samples(name),
         sources.events(name),
         sources.fleet(name),
         sources.agents(name, PageQuery(per_page=TOP_AGENTS, sort="-n_obs")),
     )
+    insight = report.insight
     here = insight.model
     if not here.n_obs:
         return _without_data(insight, fleet, events)
@@ -52,10 +60,12 @@ async def model(context: ViewContext) -> RenderedView:
     parts = LiveParts()
     body = join(
         _head(here),
-        parts.add("tiles", _tiles(insight, fleet, series["recent"])),
+        parts.add("tiles", _tiles(report, fleet, series["recent"])),
         tag(
             "div",
             _reward(here, list(compared), context.query.get("with", ""), top.agents),
+            _gain(parts, here),
+            parts.add("assumptions", assumptions(report), class_="cell wide"),
             _exchanges(parts, here),
             _information(parts, insight),
             tag("div", _alpha(insight), parts.add("shares", model_panels.shares(insight, largest)), class_="stack"),
@@ -76,7 +86,10 @@ def _without_data(insight: ModelInsight, fleet: FleetSummary, events: list[Event
     """A model before its first upload: the next step instead of charts."""
     name = insight.model.settings.name
     parts = LiveParts()
-    if fleet.n_agents:
+    if insight.model.epoch:
+        text = f"The model was restarted and is at its prior: epoch {insight.model.epoch} has no upload yet."
+        steps = [tag("p", text), tag("p", f"{count(insight.model.clock)} observations were merged before.")]
+    elif fleet.n_agents:
         text = f"{plural(fleet.n_agents, 'agent')} enrolled, no upload yet. The charts appear after the first one."
         steps = [tag("p", text)]
     else:
@@ -112,12 +125,35 @@ def _head(here: Model) -> Html:
         f"α = {setting(settings.alpha)}",
         f"λ = {setting(settings.lam)}",
         radius_words(settings.radius),
+        *([] if settings.personal is None else [personal_words(settings.personal)]),
+        *time_words(here),
     ]
     path = breadcrumbs(("Models", "/"), here=name)
     facts = [tag("li", word) for word in about]
     made = tag("li", "created ", when(here.created))
     agents = tag("a", "All agents", href=url("models", name, "agents"), class_="button")
     return tag("div", path, tag("h1", name), agents, tag("ul", facts, made, class_="facts"), class_="view-head")
+
+
+def personal_words(personal: personals.Personal) -> str:
+    """How much agents may differ."""
+    return f"personal, κ = {setting(personal.kappa)}" if isinstance(personal, personals.Fixed) else "personal, κ chosen"
+
+
+def time_words(here: Model) -> list[str]:
+    """What a model does about a world that changes, and its epoch after a restart."""
+    settings, words = here.settings, []
+    if isinstance(settings.drift, drifts.Restart):
+        words.append("restarts after a change")
+    if isinstance(settings.drift, drifts.Discount):
+        words.append(f"discounted, horizon {setting(settings.drift.horizon)}")
+    if settings.max_silence_rounds is not None:
+        words.append(f"silent for at most {plural(settings.max_silence_rounds, 'round')}")
+    if settings.max_silence_s is not None:
+        words.append(f"silent for at most {setting(settings.max_silence_s)} s")
+    if here.epoch:
+        words.append(f"epoch {here.epoch}")
+    return words
 
 
 def radius_words(radius: radii.AnyRadius) -> str:
@@ -127,32 +163,41 @@ def radius_words(radius: radii.AnyRadius) -> str:
     return f"{radius.kind} radius"
 
 
-def _tiles(insight: ModelInsight, fleet: FleetSummary, recent: ChartSeries) -> Html:
-    here, guarantee = insight.model, insight.guarantee
+def _tiles(report: MonitorReport, fleet: FleetSummary, recent: ChartSeries) -> Html:
+    here, guarantee = report.insight.model, report.insight.guarantee
     name = here.settings.name
     last = next((y for y in reversed(recent.y) if y is not None), None)
     unsent = f"{count(fleet.unsent)} more unsent at {plural(fleet.n_with_unsent, 'agent')}"
-    rate = f"1 per {number(here.n_obs / here.n_uploads, 2)} observations" if here.n_uploads else "none yet"
+    earlier = [f"{count(here.clock - here.n_obs)} in earlier epochs"] if here.epoch and here.clock > here.n_obs else []
+    earlier += [f"{count(here.n_discarded)} discarded"] if here.n_discarded else []
+    n_seen = max(here.clock, here.n_obs) + here.n_discarded
+    rate = f"1 per {number(n_seen / here.n_uploads, 2)} observations" if here.n_uploads else "none yet"
     active = f"{count(fleet.n_active)} active in the last 10 min"
     odd = [f"{count(fleet.n_silent)} never active"] if fleet.n_silent else []
     odd += [f"{count(fleet.n_revoked)} revoked"] if fleet.n_revoked else []
     odd += [f"{count(fleet.n_quarantined)} in quarantine"] if fleet.n_quarantined else []
-    needed = guarantee.beta_needed if guarantee.verdict == "contradicted" else None
-    is_short = needed is not None and needed > guarantee.beta
+    odd += [f"{count(here.n_retired)} retired"] if here.n_retired else []
+    waiting = [f"{plural(here.n_rewards, 'reward')} kept for their agents"] if here.n_rewards else []
     alpha = f"the model's α is {setting(here.settings.alpha)}; up to {number(guarantee.normal_alpha, 2)} is normal"
     return tiles(
         tile("Recent mean reward", number(last), f"{number(mean_reward(here))} overall"),
-        tile("Observations", count(here.n_obs), unsent if fleet.unsent else "none reported unsent"),
+        tile("Observations", count(here.n_obs), unsent if fleet.unsent else "none reported unsent", *earlier, *waiting),
         tile("Exchanges", count(here.n_uploads), rate),
         tile("Agents", count(fleet.n_agents), active, *odd, href=url("models", name, "agents", sort="last_seen")),
         tile("Effective alpha", _alpha_number(here.effective_alpha), alpha),
-        tile(
-            "Guarantee",
-            "none given" if guarantee.verdict == "none" else guarantee.verdict,
-            f"β = {number(guarantee.beta)}" + (f", needs {number(needed)}" if is_short else ""),
-            state="warn" if guarantee.verdict == "contradicted" else "",
-        ),
+        _assumptions_tile(report),
     )
+
+
+def _assumptions_tile(report: MonitorReport) -> Html:
+    """Red as soon as one assumption is contradicted; green is said of those that were tested and held, never of all."""
+    found = summary(report.checks)
+    rest = f"{count(found['held'])} tested and held, {count(found['assumed'])} assumed"
+    if found["contradicted"]:
+        broken = next(check.assumption for check in report.checks if check.state == "contradicted")
+        text = f"{count(found['contradicted'])} contradicted"
+        return tile("Assumptions", text, broken, rest, href="#assumptions", state="bad")
+    return tile("Assumptions", "none contradicted", rest, href="#assumptions")
 
 
 def _alpha_number(alpha: float) -> str:
@@ -183,6 +228,12 @@ def _compare(here: Model, asked: str, found: bool, top: list[AgentRecord]) -> Ht
     label = tag("label", "Compare with an agent", for_="with")
     button = tag("button", "Show", type="submit")
     return tag("form", label, field, options, button, text, method="get", action=url("models", name), class_="inline")
+
+
+def _gain(parts: LiveParts, here: Model) -> Html | None:
+    if not here.settings.control:
+        return None
+    return parts.add("gain", gain_over_control(measured(here), here.settings.control), class_="cell wide")
 
 
 def _exchanges(parts: LiveParts, here: Model) -> Html:

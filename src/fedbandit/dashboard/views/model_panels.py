@@ -1,20 +1,20 @@
-"""The tables of a model: guarantee, estimates, shares of information, events."""
+"""The tables of a model: confidence radius, estimates, shares of information, events."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedbandit.core import radius as radii
 from fedbandit.dashboard.components import bar, empty_state, number_cell, number_head, panel, table, url, when, whisker
 from fedbandit.dashboard.markup import Child, Html, tag
 from fedbandit.service.formatting import count, number, percent, plural, setting
-from fedbandit.service.insight import CoefficientInterval, Guarantee, LargestShares, ModelInsight
+from fedbandit.service.insight import CoefficientInterval, LargestShares, ModelInsight
 from fedbandit.service.stores.base import Event, FleetSummary
 
 MAX_FEATURES = 15
-WORDS = {"assumed": "Assumed, not tested", "contradicted": "Contradicted by the data", "none": "No guarantee"}
-STATES = {"assumed": "", "consistent": "good", "contradicted": "warn"}
 KINDS = {
     "created": "model created",
+    "configured": "settings changed",
     "enrolled": "enrolled",
     "renewed": "token renewed",
     "revoked": "revoked",
@@ -22,15 +22,25 @@ KINDS = {
     "released": "released",
     "refused": "refused",
     "forgotten": "forgotten",
+    "restored": "restored from a backup",
+    "retired": "retired",
+    "rewards_expired": "rewards expired",
+    "unretired": "at work again",
+    "pruned": "silent agents retired",
+    "folded": "retired agents folded",
+    "enrolment_created": "enrolment created",
+    "enrolment_revoked": "enrolment revoked",
+    "restarted": "model restarted",
 }
 
 
 def guarantee(insight: ModelInsight, fleet: FleetSummary) -> Html:
-    """The radius in use, the radius needed, and the assumptions that the data contradict."""
+    """The radius in use, and the radius needed."""
     found, here = insight.guarantee, insight.model
+    is_fixed = isinstance(here.settings.radius, radii.Fixed)
     facts = [
         ("β that agents use now", number(found.beta)),
-        ("β for the buffers seen so far" if found.checks else "β estimated from the data", number(found.beta_needed)),
+        ("β estimated from the data" if is_fixed else "β for the buffers seen so far", number(found.beta_needed)),
         ("α of the model", setting(here.settings.alpha)),
         ("effective α, recent", number(here.effective_alpha)),
         ("effective α, largest ever", number(here.worst_alpha)),
@@ -38,13 +48,10 @@ def guarantee(insight: ModelInsight, fleet: FleetSummary) -> Html:
     if found.noise is not None:
         facts.append(("noise, estimated", number(found.noise)))
     rows = [tag("div", tag("dt", name), tag("dd", value)) for name, value in facts]
-    badge = tag("p", WORDS[found.verdict], class_="badge warn" if found.verdict == "contradicted" else "badge")
     return panel(
-        "Guarantee",
-        badge,
+        "Confidence radius",
         tag("p", found.explanation, class_="text"),
         _unseen(fleet),
-        _checks(found),
         tag("dl", rows, class_="pairs"),
     )
 
@@ -56,20 +63,6 @@ def _unseen(fleet: FleetSummary) -> Html | None:
         return None
     text = f"{count(n_quiet)} of {plural(fleet.n_agents, 'agent')} sent no upload in the last 10 min. "
     return tag("p", text, "Their current buffers are not known to the server.", class_="text")
-
-
-def _checks(found: Guarantee) -> Html | None:
-    if not found.checks:
-        return None
-    rows: list[list[Child]] = [
-        [
-            tag("th", check.assumption, scope="row", class_="name"),
-            tag("td", tag("span", check.state, class_=f"kind {STATES[check.state]}".strip())),
-            tag("td", check.evidence, class_="quiet"),
-        ]
-        for check in found.checks
-    ]
-    return table("Assumptions of the radius", ["Assumption", "State", "Evidence"], rows, class_="checks")
 
 
 def theta(insight: ModelInsight) -> Html:
@@ -153,7 +146,7 @@ def events(model: str, found: Sequence[Event]) -> Html:
 
 def _event(model: str, event: Event) -> Html:
     who = tag("a", event.agent, href=url("models", model, "agents", event.agent)) if event.agent else None
-    state = {"refused": "warn", "revoked": "warn", "quarantined": "warn"}.get(event.kind, "")
+    state = {"refused": "warn", "revoked": "warn", "quarantined": "warn", "restarted": "warn"}.get(event.kind, "")
     kind = tag("span", KINDS.get(event.kind, event.kind), class_=f"kind {state}".strip())
     detail = tag("span", event.detail, class_="detail") if event.detail else None
     return tag("li", tag("span", when(event.at), class_="at"), tag("span", who, " ", kind), detail)

@@ -29,7 +29,7 @@ GOOD_POWER = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The verdict ("yes", "yes, without some", "no" or "unclear") and the evidence for it."""
+    """The verdict ("yes", "yes, personal", "yes, without some", "no" or "unclear") and the evidence for it."""
 
     verdict: str
     reasons: tuple[str, ...]
@@ -86,6 +86,9 @@ def advise(
     numbers: dict[str, Any] = {"n_seeds": n_seeds, "n_rounds": n_rounds, "beta": beta, "seed": seed}
     outlook = prospects(core, core_fit, alphas=alphas, watch=watch, **numbers)
     choice = outlook.recommended(messages)
+    personal = outlook.recommended_personal(messages)
+    if test.differs and not leave and personal is not None and _wins(personal, choice, outlook):
+        choice = personal
     curved = curvature(fit, curve_rng)
     explained = explained_by(log)
     verdict = _verdict(choice, leave, explained)
@@ -112,14 +115,45 @@ def _verdict(choice: SystemOutcome, leave: bool, explained: Explained) -> str:
     if choice.gain.low > 0:
         if not explained.anything:
             return "unclear"  # the simulated world was fitted to noise
+        if choice.is_personal:
+            return "yes, personal"
         return "yes, without some" if leave else "yes"
     return "no" if choice.gain.high < 0 else "unclear"
+
+
+def _wins(personal: SystemOutcome, common: SystemOutcome, outlook: Prospects) -> bool:
+    """Whether a parameter for each agent earns more than one for all and than learning alone, beyond chance."""
+    better = personal.lead_over(common).low > 0 and personal.lead_over(outlook.alone).low > 0
+    return better or (common.gain.low <= 0 and personal.gain.low > 0)
+
+
+def _about_personal(advice: Advice) -> tuple[str, ...]:
+    """What a parameter for each agent changes, and what clusters of agents would."""
+    outlook, choice = advice.outlook, advice.choice
+    best = choice if choice.is_personal else outlook.recommended_personal(advice.budget)
+    if best is None:
+        return ()
+    common = outlook.recommended(advice.budget)
+    lead = best.lead_over(common)
+    text = (
+        f"With a parameter for each agent (personal) at α = {best.alpha:g} it is {lead.mean:+.3g} ± {lead.half:.2g} "
+        f"per decision beside one parameter for all at α = {common.alpha:g}, and {best.gain.mean:+.3g} ± "
+        f"{best.gain.half:.2g} beside learning alone"
+    )
+    if outlook.clusters is not None:
+        apart = outlook.clusters.lead_over(best)
+        text += (
+            f"; clusters that a central learner finds (CLUB, two messages per decision) would change that by "
+            f"{apart.mean:+.3g} ± {apart.half:.2g}"
+        )
+    return (f"{text}.{' Create the model with --personal auto.' if choice.is_personal else ''}",)
 
 
 def _reasons(advice: Advice) -> tuple[str, ...]:
     return (
         *_about_nothing(advice),
         _about_gain(advice),
+        *_about_personal(advice),
         *_about_aim(advice),
         _about_difference(advice),
         *_about_outliers(advice),
@@ -135,6 +169,11 @@ def _about_gain(advice: Advice) -> str:
         f"{outlook.n_rounds:,} decisions (alone {outlook.alone.reward:.3g}, everything shared "
         f"{outlook.shared.reward:.3g})"
     )
+    if choice.is_personal:
+        return (
+            f"Learning together, each agent with a parameter of its own, at α = {choice.alpha:g} earns {change}, for "
+            f"{choice.messages:,.0f} messages."
+        )
     if choice.gain.low > 0:
         return f"Learning together at α = {choice.alpha:g} earns {change}, for {choice.messages:,.0f} messages."
     if choice.gain.high < 0:

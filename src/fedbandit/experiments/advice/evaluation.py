@@ -19,7 +19,7 @@ from fedbandit.algorithms.base import Rule
 from fedbandit.core.arrays import Matrix, Vector, as_vector, finite_at_least
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
-from fedbandit.errors import DimensionMismatch, InvalidInput
+from fedbandit.errors import DimensionMismatch, InvalidInput, MissingPropensity
 from fedbandit.experiments.advice.log import DecisionData
 from fedbandit.experiments.compare import LEVEL, Interval, interval
 from fedbandit.simulation.runner import SimulatedFleet
@@ -64,7 +64,7 @@ def replay(rule: Rule, log: DecisionData, *, seed: int = 0, level: float = LEVEL
     A round counts if the rule chooses what was logged, and then only with probability p_min/p, which makes the kept
     rounds look as if logged uniformly; with equal propensities (or none given: uniform logging is assumed) all count.
     """
-    offers, chosen, sizes = _known_offers(log)
+    offers, chosen, sizes = known_offers(log)
     fleet = SimulatedFleet(rule, log.n_agents)
     keep = _acceptance(log, sizes, np.random.default_rng(seed))
     kept = []
@@ -96,25 +96,41 @@ def evaluate(
 
     `largest_weight` cuts importance weights, which trades variance for a bias towards what was logged.
     """
-    offers, chosen, sizes = _known_offers(log)
-    if log.propensities is None:
-        raise InvalidInput("expected propensities in the log: how probable was what was done?")
-    target = as_probabilities(policy(offers), sizes)
-    weights = target[np.arange(len(log)), chosen] / log.propensities
-    if largest_weight is not None:
-        weights = np.minimum(weights, finite_at_least(largest_weight, 0.0, "largest_weight", strictly=True))
-    predicted = crossfitted(log, offers, lam)
-    base = (target * predicted).sum(axis=1)
-    own = predicted[np.arange(len(log)), chosen]
+    parts = importance(log, policy, lam=lam, largest_weight=largest_weight)
+    weights = parts.weights
     total = float(weights.sum())
     n_effective = total**2 / float(weights @ weights) if total > 0 else 0.0
     return PolicyEstimates(
         interval(weights * log.rewards, level=level),
         _normalised(weights, log.rewards, level),
-        interval(base + weights * (log.rewards - own), level=level),
+        interval(parts.doubly_robust, level=level),
         n_effective,
         float(weights.max()),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Importance:
+    """Round by round: the importance weight w, and the doubly robust value Σ_k π_k m_k + w (r − m), (n,) each."""
+
+    weights: Vector
+    doubly_robust: Vector
+
+
+def importance(
+    log: DecisionData, policy: Policy, *, lam: float = 1.0, largest_weight: float | None = None
+) -> Importance:
+    """What `evaluate` averages."""
+    offers, chosen, sizes = known_offers(log)
+    if log.propensities is None:
+        raise MissingPropensity("expected propensities in the log: how probable was what was done?")
+    target = as_probabilities(policy(offers), sizes)
+    weights = target[np.arange(len(log)), chosen] / log.propensities
+    if largest_weight is not None:
+        weights = np.minimum(weights, finite_at_least(largest_weight, 0.0, "largest_weight", strictly=True))
+    predicted = crossfitted(log, offers, lam)
+    own = predicted[np.arange(len(log)), chosen]
+    return Importance(weights, (target * predicted).sum(axis=1) + weights * (log.rewards - own))
 
 
 def crossfitted(log: DecisionData, offers: NDArray[np.float64], lam: float) -> Matrix:
@@ -154,10 +170,12 @@ def as_probabilities(values: ArrayLike, sizes: Index) -> Matrix:
     return np.asarray(target / totals[:, None])
 
 
-def _known_offers(log: DecisionData) -> tuple[NDArray[np.float64], Index, Index]:
+def known_offers(log: DecisionData) -> tuple[NDArray[np.float64], Index, Index]:
+    """All rows on offer, the row taken from each, and how many rows are real."""
     if log.offers is None or log.chosen is None or log.sizes is None:
         raise InvalidInput(
-            "expected a log with all actions on offer: a column 'action', or 'decision' with a line each"
+            "expected a log with all actions on offer: a column 'action', or 'decision' with a line each; or a "
+            "decision log that was written with decision_log_rows='all'"
         )
     return log.offers, log.chosen, log.sizes
 

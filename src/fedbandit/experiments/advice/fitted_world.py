@@ -1,4 +1,4 @@
-"""A world fitted to a log, and fleets that play in it: alone, together at several α, and with everything shared."""
+"""A world fitted to a log, and fleets that play in it: alone, together, personally, in clusters, all shared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedbandit.core.arrays import Matrix, Vector, finite_at_least, whole_at_leas
 from fedbandit.errors import InvalidParameter
 from fedbandit.experiments.advice.homogeneity import Fit
 from fedbandit.experiments.advice.log import DecisionData
-from fedbandit.experiments.baselines import alone, fed, shared
+from fedbandit.experiments.baselines import alone, clustered, fed, shared
 from fedbandit.experiments.compare import Interval, interval
 from fedbandit.simulation.participation import ByRows
 from fedbandit.simulation.runner import simulate
@@ -24,6 +24,7 @@ from fedbandit.simulation.worlds import Block, Index, Stream, generator
 ALPHAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 N_OFFERED = 10  # actions in a decision set, where the log has none
 MOST_ROUNDS = 20_000
+MOST_CLUSTERED = 4_000  # rounds of CLUB, which has no kernel: beyond that it is left out
 ENOUGH = 0.9  # of the gain of sharing everything: from here on fewer messages are worth more than more reward
 
 
@@ -82,6 +83,12 @@ class SystemOutcome:
     reward: Interval
     gain: Interval
     messages: float
+    rewards: tuple[float, ...] = ()  # by seed
+    is_personal: bool = False  # each agent has a parameter of its own
+
+    def lead_over(self, other: SystemOutcome) -> Interval:
+        """What it earns more than the other per decision, paired by seed."""
+        return interval(np.array(self.rewards) - np.array(other.rewards))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,8 @@ class Prospects:
     n_rounds: int
     beta: float
     lam: float
+    personal: tuple[SystemOutcome, ...] = ()
+    clusters: SystemOutcome | None = None
 
     @property
     def best_gain(self) -> float:
@@ -101,8 +110,9 @@ class Prospects:
         return max(o.gain.mean for o in (*self.federated, self.shared))
 
     def share_of_gain(self, outcome: SystemOutcome) -> float:
-        """What part of the largest gain this way to learn keeps; NaN where nothing is gained."""
-        return outcome.gain.mean / self.best_gain if self.best_gain > 0 else math.nan
+        """What part of the largest gain of its kind this way to learn keeps; NaN where nothing is gained."""
+        best = max(o.gain.mean for o in self.personal) if outcome.is_personal else self.best_gain
+        return outcome.gain.mean / best if best > 0 else math.nan
 
     def reaches(self, outcome: SystemOutcome, budget: int | None = None) -> bool:
         """Whether it keeps 90 % of the largest gain or, with a budget, stays within it."""
@@ -113,10 +123,17 @@ class Prospects:
 
         Where no α reaches that: the best reward or, with a budget, the fewest messages.
         """
-        enough = [o for o in self.federated if self.reaches(o, budget)]
+        return self._recommended(self.federated, budget)
+
+    def recommended_personal(self, budget: int | None = None) -> SystemOutcome | None:
+        """The same among those with a parameter for each agent."""
+        return self._recommended(self.personal, budget) if self.personal else None
+
+    def _recommended(self, tried: tuple[SystemOutcome, ...], budget: int | None) -> SystemOutcome:
+        enough = [o for o in tried if self.reaches(o, budget)]
         if budget is None:
-            return min(enough, key=lambda o: o.messages) if enough else max(self.federated, key=lambda o: o.reward.mean)
-        return max(enough, key=lambda o: o.reward.mean) if enough else min(self.federated, key=lambda o: o.messages)
+            return min(enough, key=lambda o: o.messages) if enough else max(tried, key=lambda o: o.reward.mean)
+        return max(enough, key=lambda o: o.reward.mean) if enough else min(tried, key=lambda o: o.messages)
 
 
 def prospects(
@@ -130,7 +147,7 @@ def prospects(
     alphas: Sequence[float] = ALPHAS,
     watch: Callable[[], None] | None = None,
 ) -> Prospects:
-    """Play the fitted world with independent agents, FedLinUCB at each α, and everything shared; β the same for all.
+    """Play the fitted world alone, by FedLinUCB at each α, also personal, in clusters, and all shared; one β for all.
 
     FedLinUCB is played as it is deployed: an agent downloads a model before its first decision.
     """
@@ -148,6 +165,8 @@ def prospects(
         "shared": shared(**numbers),
         # As live agents: a model when they connect (`join`), then one with each upload.
         **{f"α={alpha:g}": fed(alpha=alpha, join=True, **numbers) for alpha in alphas},
+        **{f"personal, α={alpha:g}": fed(alpha=alpha, join=True, personal="auto", **numbers) for alpha in alphas},
+        **({"clusters": clustered(**numbers)} if total <= MOST_CLUSTERED else {}),
     }
     pattern = ByRows(tuple(counts.tolist()))
     played: dict[str, list[Trace]] = {}
@@ -161,13 +180,22 @@ def prospects(
                 watch()
     base = _rewards(played["alone"], total)
 
-    def outcome(name: str, alpha: float | None) -> SystemOutcome:
+    def outcome(name: str, alpha: float | None = None, *, is_personal: bool = False) -> SystemOutcome:
         rewards = _rewards(played[name], total)
         messages = float(np.mean([trace.n_messages for trace in played[name]]))
-        return SystemOutcome(name, alpha, interval(rewards), interval(rewards - base), messages)
+        numbers = interval(rewards), interval(rewards - base), messages, tuple(rewards.tolist())
+        return SystemOutcome(name, alpha, *numbers, is_personal)
 
-    together = tuple(outcome(f"α={alpha:g}", alpha) for alpha in alphas)
-    return Prospects(outcome("alone", None), outcome("shared", None), together, total, radius, lam)
+    return Prospects(
+        outcome("alone"),
+        outcome("shared"),
+        tuple(outcome(f"α={alpha:g}", alpha) for alpha in alphas),
+        total,
+        radius,
+        lam,
+        tuple(outcome(f"personal, α={alpha:g}", alpha, is_personal=True) for alpha in alphas),
+        outcome("clusters") if "clusters" in played else None,
+    )
 
 
 def _rewards(traces: Sequence[Trace], total: int) -> Vector:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedbandit.algorithms.messages import Upload, packed_bytes
-from fedbandit.core.arrays import Matrix, Vector, as_float_array, finite, finite_at_least, is_listing
+from fedbandit.core.arrays import Matrix, Vector, as_float_array, finite, finite_at_least, is_listing, path_of
 from fedbandit.core.features import block_features, block_names
 from fedbandit.core.ridge import factorise
 from fedbandit.core.statistics import SufficientStats
@@ -142,7 +142,7 @@ def read_log(
     ignore: Sequence[str] = (),
     arms: Sequence[str] | None = None,
 ) -> DecisionData:
-    """A log from csv or parquet, in one of three shapes.
+    """A log from csv or parquet, in one of three shapes, or as agents write it (`decision_log=` of `fb.connect`).
 
     One line per decision with the features of the chosen action; or, with a column `action`, features of the situation
     and which of the arms was taken (each arm gets a block of its own, `fb.block_features`); or, with a column
@@ -153,6 +153,11 @@ def read_log(
     columns that are not used, with the reason. `arms` is the order of the arms' blocks, and may have arms that the log
     has not; sorted by name when not given. `log.arms` has it.
     """
+    path = path_of(path, "log")
+    if is_decision_log(path):
+        from fedbandit.experiments.advice.logged_decisions import read_decision_log
+
+        return read_decision_log(path, features=features, ignore=ignore)
     columns = read_columns(path)
     if reward not in columns:
         raise FormatError(f"expected a column {reward!r} in {path}, got {sorted(columns)}")
@@ -180,6 +185,11 @@ def read_log(
         )
         return _by_arms(plain, chance, taken, arms or found or np.unique(taken).tolist())
     return replace(plain, propensities=chance)
+
+
+def is_decision_log(path: str | Path) -> bool:
+    """Whether this is a directory or a file of JSON lines rather than a table."""
+    return Path(path).is_dir() or Path(path).suffix == ".jsonl"
 
 
 def _by_offers(plain: DecisionData, y: Vector, chance: Vector | None, decisions: NDArray[Any]) -> DecisionData:

@@ -29,11 +29,13 @@ from fedbandit.experiments.output.tables import Table
 
 HEADLINES = {
     "yes": "Yes: learn together.",
+    "yes, personal": "Yes: learn together, each agent with a parameter of its own.",
     "yes, without some": "Yes, without {names}.",
     "no": "No: your agents are better off alone.",
     "unclear": "The log is inconclusive.",
 }
 FED, ALONE, SHARED = LOOKS["FedLinUCB"], LOOKS["OFUL independent"], LOOKS["OFUL shared"]
+PERSONAL = LOOKS["FedLinUCB, personal"]
 
 
 def headline(advice: Advice) -> str:
@@ -48,7 +50,8 @@ def table_of(advice: Advice) -> Table:
     outlook = advice.outlook
     rows = [
         [o.system, o.reward, o.gain if o is not outlook.alone else None, o.messages, _mark(advice, o)]
-        for o in (outlook.alone, *outlook.federated, outlook.shared)
+        for o in (outlook.alone, *outlook.federated, *outlook.personal, outlook.clusters, outlook.shared)
+        if o is not None
     ]
     title = f"{outlook.n_rounds:,} more decisions, β = {outlook.beta:.3g}, λ = {outlook.lam:.3g}"
     return Table(title, ["learning", "reward per decision", "gain over alone", "messages", ""], rows)
@@ -105,6 +108,7 @@ def _caveats(advice: Advice) -> str:
         f"{advice.noise:.3g}. {offered}",
         "FedLinUCB is simulated as live agents run it: each downloads a model before its first decision, and another "
         "with each upload. Agents that all connect before there is data download an empty model: they gain less.",
+        "Personal agents have no regret guarantee: they decide on their own rewards before these are merged.",
         "A spread of h means that an agent's expected reward differs from the common model's by h times the noise, "
         "typically. Sharing pays off while h < √(d / an agent's decisions).",
         "Tests use the wild bootstrap at the 5 % level; outliers are found by Chow's test with Holm's correction.",
@@ -130,6 +134,8 @@ def _gains(axis: Axes, advice: Advice) -> None:
     points(axis, [o.messages for o in outlook.federated], [o.gain for o in outlook.federated], FED)
     for o in outlook.federated:
         note(axis, f"{o.alpha:g}", o.messages, o.gain.mean, FED)
+    if outlook.personal:
+        points(axis, [o.messages for o in outlook.personal], [o.gain for o in outlook.personal], PERSONAL)
     everything = outlook.shared.gain
     axis.axhspan(everything.low, everything.high, color=SHARED.colour, alpha=0.12, linewidth=0)
     axis.axhline(everything.mean, color=SHARED.colour, linestyle=SHARED.line)
@@ -137,7 +143,10 @@ def _gains(axis: Axes, advice: Advice) -> None:
     axis.set(title="Gain of sharing and its cost", xlabel="messages (numbers at points: α)")
     axis.set_ylabel("reward per decision, less that of alone")
     log_scale(axis)
-    label_ends(axis, [("alone", 0.0, ALONE), ("all shared", everything.mean, SHARED)], gap=0.09)
+    ends = [("alone", 0.0, ALONE), ("all shared", everything.mean, SHARED)]
+    if outlook.personal:
+        ends.append(("personal", outlook.personal[0].gain.mean, PERSONAL))
+    label_ends(axis, ends, gap=0.09)
 
 
 def _power(axis: Axes, advice: Advice) -> None:

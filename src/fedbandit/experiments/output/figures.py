@@ -19,6 +19,7 @@ from fedbandit.experiments.compare import interval
 
 BLUE = "#0072b2"
 INK, PAPER, FAINT, QUIET = "#1b1f24", "#ffffff", "#d7dbe0", "#6b727c"
+HOURGLASS = ((-0.8, -1.0), (0.8, -1.0), (-0.8, 1.0), (0.8, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class SeriesStyle:
 LOOKS: dict[str, SeriesStyle] = {
     "FedLinUCB": SeriesStyle(BLUE, "-", "o"),
     "FedLinUCB, join + arrival": SeriesStyle("#56b4e9", (0, (5, 1)), "s"),
+    "FedLinUCB, personal": SeriesStyle("#c2185b", (0, (6, 1, 2, 1)), HOURGLASS),
     "FedLinUCB, spectral": SeriesStyle("#cc79a7", (0, (3, 1, 1, 1)), "D"),
     "Async-LinUCB": SeriesStyle("#d55e00", (0, (4, 2)), "^"),
     "DisLinUCB": SeriesStyle("#009e73", (0, (1, 1)), "v"),

@@ -10,6 +10,7 @@ from fedbandit.experiments.studies import (
     bias,
     confidence,
     delay,
+    drift,
     lemmas,
     lower_bound,
     real,
@@ -33,6 +34,7 @@ _IN_ORDER = (
     scaling,
     lemmas,
     systems,
+    drift,
     real,
 )
 STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _IN_ORDER}

@@ -19,18 +19,21 @@ first.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import struct
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedbandit.core.arrays import Vector
+from fedbandit.core.group_sums import CONTROL, TREATMENT
 from fedbandit.durable_files import sync_if_possible, unlock
 from fedbandit.errors import FormatError, InvalidParameter, JournalFailed
 from fedbandit.sdk.journal.layout import (
@@ -57,7 +60,11 @@ MAX_RECORDS = 4096  # replayed in a fraction of a second
 MAX_WAL_BYTES = 4 << 20
 MAX_LOG_BYTES = 4 << 20  # that the snapshot has as well
 KEEP_BYTES = 4 << 20  # of answered uploads
-HEAD = struct.Struct("<cqd")  # b"o", decision number or −1, reward; the row follows
+HEAD = struct.Struct("<cqd")  # kind, decision number or −1, reward; the row follows
+KINDS = {"": b"o", CONTROL: b"c", TREATMENT: b"t"}  # an observation without a group, or of one
+GROUPS = {kind: group for group, kind in KINDS.items()}
+GIVEN_UP = struct.Struct("<cq")  # b"g", decision number
+REPLACED = struct.Struct("<cqdd")  # b"r", decision number, old and new reward; the row follows
 DURABILITY = {"fast": "NORMAL", "strict": "FULL"}  # SQLite's `synchronous`
 
 
@@ -79,6 +86,7 @@ class Observation:
     number: int | None
     x: Vector
     reward: float
+    group: str = ""  # of the decision, where the model has a control group
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +97,30 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A logged decision that was given up for a token."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """A logged correction."""
+
+    number: int
+    x: Vector
+    old: float
+    new: float
+
+
+@dataclass(frozen=True, slots=True)
 class KeptUpload:
     """An upload that the server has answered, as it travelled."""
 
     sequence: int
     growth: float
     packed: bytes
+    drift: Mapping[str, Any] = field(default_factory=dict)  # epoch, alarm, dropped and clock, where there are any
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +228,7 @@ class Journal:
                 raise FormatError(f"the state is damaged: decision {number} in {self.directory} has another length")
             yield decode_pending(record)
 
-    def records(self) -> Iterator[Observation | Batch]:
+    def records(self) -> Iterator[Observation | Batch | GivenUp | Corrected]:
         """What was observed since the snapshot, in order."""
         logged, self._logged = self._logged, ()
         for record in logged:
@@ -210,10 +236,17 @@ class Journal:
             if record[:1] == b"s":
                 yield Batch(record[1:])
                 continue
-            if record[:1] != b"o" or len(record) < HEAD.size or (len(record) - HEAD.size) % 8:
+            if record[:1] == b"g" and len(record) == GIVEN_UP.size:
+                yield GivenUp(GIVEN_UP.unpack(record)[1])
+                continue
+            if record[:1] == b"r" and len(record) > REPLACED.size and (len(record) - REPLACED.size) % 8 == 0:
+                _, number, old, new = REPLACED.unpack_from(record)
+                yield Corrected(number, _row(record, REPLACED.size), old, new)
+                continue
+            if record[:1] not in GROUPS or len(record) < HEAD.size or (len(record) - HEAD.size) % 8:
                 raise FormatError(f"the state is damaged: record {self._n_logged} in {self.directory} is of no kind")
-            _, number, reward = HEAD.unpack_from(record)
-            yield Observation(None if number < 0 else number, _row(record, HEAD.size), reward)
+            kind, number, reward = HEAD.unpack_from(record)
+            yield Observation(None if number < 0 else number, _row(record, HEAD.size), reward, GROUPS[kind])
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -229,9 +262,9 @@ class Journal:
         """Which decisions are pending in the ring, for `pending_numbers`."""
         return self._require_ring().marks()
 
-    def book(self, number: int | None, x: Vector, reward: float) -> None:
+    def book(self, number: int | None, x: Vector, reward: float, group: str = "") -> None:
         """Log one observation; the decision behind it is settled."""
-        record = HEAD.pack(b"o", -1 if number is None else number, reward) + x.tobytes()
+        record = HEAD.pack(KINDS[group], -1 if number is None else number, reward) + x.tobytes()
         with self._mutex:
             self._append(record)
             if number is not None:
@@ -248,6 +281,28 @@ class Journal:
         """Log the statistics of many observations."""
         with self._mutex:
             self._append(b"s" + packed)
+
+    def give_up(self, numbers: Iterable[int]) -> None:
+        """Drop these decisions for good: on disk when this returns, so that not even a power cut brings them back."""
+        with self._mutex:
+            for number in numbers:
+                self._append(GIVEN_UP.pack(b"g", number))
+                self.settle(number)
+        self.sync_log()
+
+    def correct(self, number: int, x: Vector, old: float, new: float) -> None:
+        """Log another reward for an observation."""
+        with self._mutex:
+            self._append(REPLACED.pack(b"r", number, old, new) + x.tobytes())
+
+    def sync_log(self) -> None:
+        """Wait until everything observed so far is on disk."""
+        try:
+            with self._mutex:
+                if self._log is not None and not self._closed:
+                    self._log.sync()
+        except OSError as error:
+            raise JournalFailed(f"the journal in {self.directory} cannot be brought to disk: {error}") from None
 
     def take_back(self) -> None:
         """Leave no record in the log whose writing an exception ended: nobody counts it, so no restart may find it."""
@@ -317,9 +372,10 @@ class Journal:
 
     def kept_after(self, sequence: int) -> list[KeptUpload]:
         """Answered uploads beyond this one, in order; the oldest may be gone."""
-        query = "SELECT sequence, growth, packed FROM kept WHERE sequence > ? ORDER BY sequence"
+        query = "SELECT sequence, growth, packed, drift FROM kept WHERE sequence > ? ORDER BY sequence"
         with self._database, self._reading():
-            return [KeptUpload(*row) for row in self._db.execute(query, (sequence,))]
+            found = self._db.execute(query, (sequence,)).fetchall()
+        return [KeptUpload(kept, growth, packed, json.loads(drift)) for kept, growth, packed, drift in found]
 
     def make_durable(self) -> None:
         """Wait until everything written so far is on disk."""
@@ -362,6 +418,8 @@ class Journal:
     def close(self) -> None:
         """Close all files and unlock the directory."""
         with self._database, self._mutex:
+            if self._closed:
+                return
             self._closed = True
             if self._ring is not None:
                 self._ring.close()
@@ -417,8 +475,8 @@ class Journal:
     def _keep(self, upload: KeptUpload) -> None:
         n_kept = self._keep_bytes // len(upload.packed)
         if n_kept:
-            row = (upload.sequence, upload.growth, upload.packed)
-            self._db.execute("REPLACE INTO kept VALUES (?, ?, ?)", row)
+            row = (upload.sequence, upload.growth, upload.packed, json.dumps(dict(upload.drift)))
+            self._db.execute("REPLACE INTO kept VALUES (?, ?, ?, ?)", row)
         self._db.execute("DELETE FROM kept WHERE sequence <= ?", (upload.sequence - n_kept,))
 
     def _move_out(self, ring: PendingRing) -> None:

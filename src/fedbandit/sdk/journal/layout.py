@@ -15,7 +15,8 @@ logger = logging.getLogger("fedbandit.sdk")
 VERSION = 1
 # All that an agent writes here; the drafts are files on their way to their place.
 FILES = frozenset({"lock", "journal.db", "journal.db-wal", "journal.db-shm", "observations", "decisions"})
-FILES |= {"journal.new", "observations.new"}
+IDENTITY = "identity"  # of an enrolled agent
+FILES |= {"journal.new", "observations.new", IDENTITY, f"{IDENTITY}.new"}
 APPLICATION_ID = 0x46424A31  # "FBJ1"
 # Small pages: a commit writes whole ones.
 SCHEMA = f"""
@@ -28,7 +29,7 @@ CREATE TABLE position (
   id INTEGER PRIMARY KEY CHECK (id = 1), log_id BLOB NOT NULL, at INTEGER NOT NULL, boot BLOB NOT NULL
 );
 CREATE TABLE pending (number INTEGER PRIMARY KEY, record BLOB NOT NULL);
-CREATE TABLE kept (sequence INTEGER PRIMARY KEY, growth REAL NOT NULL, packed BLOB NOT NULL);
+CREATE TABLE kept (sequence INTEGER PRIMARY KEY, growth REAL NOT NULL, packed BLOB NOT NULL, drift TEXT NOT NULL);
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {VERSION};
 PRAGMA journal_mode = WAL;

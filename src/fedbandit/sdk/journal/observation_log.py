@@ -113,6 +113,10 @@ class ObservationLog:
         self.position = position + len(record)
         self._is_writing = False
 
+    def sync(self) -> None:
+        """Wait until all records are on disk."""
+        _sync(self._handle)
+
     def take_back(self) -> None:
         """Cut off a record that was being written when an exception came: the next process must not find it."""
         if self._is_writing:

@@ -6,11 +6,14 @@ import asyncio
 import hashlib
 import re
 import secrets
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fedbandit.errors import Forbidden, StoreUnavailable, Unauthenticated
 from fedbandit.service.http.connections import mark_authenticated
 from fedbandit.service.stores.base import Principal
+from fedbandit.service.stores.enrolments import ended
 
 if TYPE_CHECKING:
     from fedbandit.service.stores.base import Role, Store
@@ -62,8 +65,9 @@ def _flaw(token: str) -> str:
 class Authenticator:
     """Identifies who sent a request. Timing a lookup by hash reveals nothing about the token."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self._store = store
+        self._clock = clock
         self._cached: dict[bytes, Principal] = {}
         self._scrapers: dict[bytes, Principal] = {}
 
@@ -125,8 +129,10 @@ class Authenticator:
                 f"this token is not known here; was it replaced, its model deleted, or the end cut off "
                 f"(tokens that fedbandit makes have {N_CHARACTERS} characters)?"
             )
+        if principal.until is not None and self._clock() >= principal.until:
+            raise Unauthenticated(f"the token of agent {principal.name!r} was renewed, and this one has expired")
         if principal.revoked:
-            raise Unauthenticated(f"the token of agent {principal.name!r} was revoked")
+            raise ended(principal.name, principal.retired)
         mark_authenticated()
         return principal
 
@@ -135,9 +141,9 @@ def require(principal: Principal, *roles: Role, model: str = "", agent: str = ""
     """Raise `Forbidden` unless the principal has one of the roles; an agent is limited to its model and itself."""
     if principal.role not in roles:
         raise Forbidden(f"this needs the role {' or '.join(roles)}, and the token has the role {principal.role}")
-    if principal.role != "agent":
+    if principal.role not in ("agent", "enrolment"):
         return
     if model and principal.model != model:
-        raise Forbidden(f"this token belongs to an agent of another model than {model!r}")
+        raise Forbidden(f"this token belongs to an {principal.role} of another model than {model!r}")
     if agent and principal.name != agent:
         raise Forbidden(f"this token does not belong to agent {agent!r}")

@@ -11,6 +11,8 @@ from fedbandit.errors import AlreadyExists, FormatError, StoreUnavailable
 from fedbandit.service.stores.sqlite.replacement import FILE_NAME, is_interrupted, replace_store
 from fedbandit.service.stores.sqlite.store import lock_directory
 
+RESTORED = "restored"  # exists from a restore to the next start of the server, which records the event
+
 
 def backup(data: Path, out: Path) -> None:
     """Write a consistent copy of the store, durable when this returns; the server may be running."""
@@ -48,11 +50,22 @@ def restore(data: Path, copy: Path) -> Path | None:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = lock_directory(data)
         try:
-            return replace_store(data, copy)
+            old = replace_store(data, copy)
+            (data / RESTORED).touch(mode=0o600)  # a kill before this loses the event, nothing else
+            return old
         finally:
             unlock(handle)
     except OSError as error:
         raise StoreUnavailable(f"the restore failed, and the store in {data} is as it was: {error}") from None
+
+
+def was_restored(data: Path) -> bool:
+    """Whether the store was restored since the last start of a server; True once."""
+    try:
+        (data / RESTORED).unlink()
+    except OSError:
+        return False
+    return True
 
 
 def check(path: Path) -> None:

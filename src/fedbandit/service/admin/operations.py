@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save
 
 from fedbandit.algorithms.messages import stats_from_bytes
-from fedbandit.core.ridge import RidgeModel
-from fedbandit.errors import AlreadyExists, InvalidParameter, UnknownAgent
+from fedbandit.core.structure import ridge_model
+from fedbandit.errors import AlreadyExists, InvalidParameter, StoreUnavailable, UnknownAgent
 from fedbandit.service.admin.auth import hash_token, new_token
+from fedbandit.service.admin.backup import was_restored
 from fedbandit.service.container import Container
+from fedbandit.service.exchange.epochs import BY_HAND
 from fedbandit.service.model import Model
 from fedbandit.service.stores.base import ModelState, Role
 from fedbandit.wire.identifiers import check_agent_id, check_token_name
@@ -20,6 +25,7 @@ from fedbandit.wire.settings import ModelSettings
 
 ADMIN = "admin"
 ENVIRONMENT = "environment"
+MAX_TRIES = 5  # of a change of settings that others change at the same time
 
 
 async def create_model(container: Container, settings: ModelSettings) -> Model:
@@ -30,6 +36,49 @@ async def create_model(container: Container, settings: ModelSettings) -> Model:
     return model
 
 
+async def widen_model(container: Container, name: str, arms: Sequence[str]) -> Model:
+    """Add arms to a model with named arms; everything that it has learnt stays."""
+    model = await container.store.widen(name, arms, now=container.clock())
+    container.history.event(model, "widened", detail=f"{len(arms)} arms more, {model.settings.blocks} in all")
+    container.log.info("model_widened", model=name, n_arms=model.settings.blocks)
+    return model
+
+
+async def record_restore(container: Container) -> None:
+    """Add the event of a restore that happened while the server was stopped, to every model."""
+    settings = container.settings
+    if settings.database or not was_restored(Path(settings.data)):
+        return
+    for model in await container.store.models():
+        container.history.event(model, "restored", detail=f"{model.n_obs} observations, version {model.version}")
+    container.log.warning("store_restored")
+
+
+async def configure_model(container: Container, name: str, values: dict[str, Any]) -> Model:
+    """Change settings of a model; its agents take them up with their next exchange or check."""
+    for _ in range(MAX_TRIES):
+        model = await container.store.load(name)
+        after = model.settings.changed(values)
+        if after == model.settings:
+            return model
+        if await container.store.configure(name, model.settings, after):
+            before, now = model.settings.to_dict(), after.to_dict()
+            words = ", ".join(f"{key}: {before.get(key)} → {now[key]}" for key in now if now[key] != before.get(key))
+            container.history.event(model, "configured", detail=words)
+            container.log.info("model_configured", model=name, changed=sorted(values))
+            return await container.store.load(name)
+    raise StoreUnavailable("the settings of the model are changed by others at the same time; try again")
+
+
+async def restart_model(container: Container, name: str) -> Model:
+    """Begin a new epoch of a model at its prior."""
+    after = await container.store.restart(name, now=container.clock())
+    container.history.event(after, "restarted", detail=f"{BY_HAND}; epoch {after.epoch}")
+    container.history.changed(after, after.settings.prior())
+    container.log.info("model_restarted", model=name, epoch=after.epoch)
+    return after
+
+
 async def delete_model(container: Container, name: str) -> None:
     """Delete a model, its agents and their tokens."""
     await container.store.delete(name)
@@ -37,11 +86,19 @@ async def delete_model(container: Container, name: str) -> None:
     container.log.info("model_deleted", model=name)
 
 
-async def add_agent(container: Container, model: str, agent: str, *, renew: bool = False) -> str:
-    """Enrol an agent, or with `renew` replace the token of an existing one; returns the token, which is not stored."""
+async def add_agent(
+    container: Container, model: str, agent: str, *, renew: bool = False, overlap_s: float = 0.0
+) -> str:
+    """Enrol an agent, or with `renew` replace the token of an existing one; returns the token, which is not stored.
+
+    The token before stays valid for `overlap_s` seconds.
+    """
     token = new_token()
+    old_until = container.clock() + overlap_s if overlap_s > 0.0 else None
     is_known = renew and await _is_enrolled(container, model, check_agent_id(agent))
-    await container.store.enroll(model, check_agent_id(agent), hash_token(token), now=container.clock(), renew=renew)
+    await container.store.enroll(
+        model, check_agent_id(agent), hash_token(token), now=container.clock(), renew=renew, old_until=old_until
+    )
     container.history.event(await container.store.load(model), "renewed" if is_known else "enrolled", agent)
     container.log.info("agent_renewed" if is_known else "agent_added", model=model, agent=agent)
     return token
@@ -122,11 +179,11 @@ async def first_admin_token(container: Container, *, renew: bool = False) -> str
 def export(state: ModelState) -> bytes:
     """The model as safetensors: Sigma, b, theta_hat, n_obs and reward sums, with the settings in the metadata."""
     model = state.model
-    stats = stats_from_bytes(state.packed, model.settings.dim)
+    stats = stats_from_bytes(state.packed, model.settings.dim, model.settings.blocks)
     tensors = {
         "Sigma": np.ascontiguousarray(stats.Sigma),
         "b": np.ascontiguousarray(stats.b),
-        "theta_hat": np.ascontiguousarray(RidgeModel(stats).theta_hat),
+        "theta_hat": np.ascontiguousarray(ridge_model(stats).theta_hat),
         "n_obs": np.array([stats.n_obs], dtype=np.int64),
         "reward_sums": np.array([stats.reward_sum, stats.reward_sq_sum]),
     }

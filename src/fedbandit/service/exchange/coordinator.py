@@ -142,7 +142,8 @@ class Coordinator:
                 continue
             if outcome.is_new:
                 n_bytes += upload.n_bytes
-                self._history.merged(merged.model, upload)
+                if not outcome.outcome:
+                    self._history.merged(merged.model, upload)
             if not future.done():  # the request may have been cancelled
                 future.set_result(MergeResult(merged, outcome))
         if n_bytes:
@@ -157,6 +158,11 @@ class Coordinator:
         self._metrics.effective_alpha.labels(name).set(model.effective_alpha)
         self._metrics.n_obs.labels(name).set(model.n_obs)
         self._metrics.version.labels(name).set(model.version)
+        self._metrics.epoch.labels(name).set(model.epoch)
+        self._metrics.n_discarded.labels(name).set(model.n_discarded)
+        for agent, reason in merged.restarts:
+            self._history.event(model, "restarted", agent, f"{reason}; epoch {model.epoch}")
+            self._log.warning("model_restarted", model=name, agent=agent, reason=reason, epoch=model.epoch)
 
 
 def _fail_all(batch: list[_QueuedUpload], error: FedbanditError) -> None:

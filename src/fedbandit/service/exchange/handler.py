@@ -6,7 +6,9 @@ import asyncio
 import time
 from typing import Any, NamedTuple
 
-from fedbandit.core.plausibility import information, require_plausible
+from msgspec import UNSET
+
+from fedbandit.core.plausibility import require_plausible_groups
 from fedbandit.errors import (
     BodyTooLarge,
     DimensionMismatch,
@@ -24,8 +26,10 @@ from fedbandit.service.admin.auth import bearer_hash, require
 from fedbandit.service.container import Container
 from fedbandit.service.exchange.coordinator import MergeResult
 from fedbandit.service.exchange.ledger import IncomingUpload
+from fedbandit.service.exchange.upload_checks import plausible_numbers
 from fedbandit.service.http import error_responses
 from fedbandit.service.http.connections import mark_authenticated
+from fedbandit.service.model import epoch_fields
 from fedbandit.service.stores.base import MergedBatch
 from fedbandit.wire import codec
 from fedbandit.wire.settings import ModelSettings
@@ -51,12 +55,12 @@ class ExchangeReply(NamedTuple):
 class ExchangeContext:
     """One exchange: the agent, the model and its settings, and the fields of the log entry."""
 
-    __slots__ = ("agent", "log", "model", "request_id", "settings", "started", "token_hash", "uid")
+    __slots__ = ("agent", "log", "model", "request_id", "settings", "settings_id", "started", "token_hash")
 
     agent: str
     token_hash: bytes
     settings: ModelSettings
-    uid: str  # of the model that has these settings
+    settings_id: str
 
     def __init__(self, model: str, request_id: str) -> None:
         self.started = time.perf_counter()
@@ -67,14 +71,14 @@ class ExchangeContext:
     @property
     def max_bytes(self) -> int:
         """The largest body that can be an upload to this model."""
-        return codec.max_bytes(self.settings.dim)
+        return codec.max_bytes(self.settings.dim, self.settings.blocks)
 
 
 class _CachedSettings(NamedTuple):
-    """The settings of a model, and its uid: a model of the same name may have replaced it since."""
+    """The settings of a model and their id: they may have changed since, or another model may have the name."""
 
     settings: ModelSettings
-    uid: str
+    settings_id: str
 
 
 class _BatchHeaders(NamedTuple):
@@ -141,7 +145,7 @@ class ExchangeHandler:
         require(principal, "agent", model=context.model)
         mark_authenticated()
         context.agent = context.log["agent"] = principal.name
-        context.settings, context.uid = settings
+        context.settings, context.settings_id = settings
         return True
 
     async def look_up(self, context: ExchangeContext) -> None:
@@ -150,8 +154,8 @@ class ExchangeHandler:
         context.agent = context.log["agent"] = principal.name
         # Read again for every new token: it may belong to a model that was deleted and created again.
         model = await self._container.store.load(context.model)
-        settings = self._settings[context.model] = _CachedSettings(model.settings, model.uid)
-        context.settings, context.uid = settings
+        settings = self._settings[context.model] = _CachedSettings(model.settings, model.settings_id)
+        context.settings, context.settings_id = settings
 
     def checked(self, context: ExchangeContext, body: bytes) -> IncomingUpload:
         """The upload in a body, if it is from this agent, fits the model and is plausible; O(d³)."""
@@ -162,12 +166,14 @@ class ExchangeHandler:
             raise Forbidden(f"this token belongs to agent {context.agent!r}, the upload names {request.agent!r}")
         if not request.incarnation.isprintable():
             raise FormatError("the message is malformed; expected a printable incarnation")
-        if request.dim != settings.dim:
-            raise DimensionMismatch(f"expected an upload with {settings.dim} features, got {request.dim}")
-        numbers = codec.numbers_of(request)
-        require_plausible(numbers, settings.dim, settings.bounds)
+        numbers, most = plausible_numbers(request, settings)
+        groups = codec.groups_of(request)
+        if groups:
+            if not settings.control:
+                raise ImplausibleUpload("the model has no control group, and the upload has rewards by group")
+            require_plausible_groups(groups, numbers)
         # The determinant cannot have grown by more than the data allow, whatever the agent reports.
-        growth = min(max(request.growth, 0.0), information(numbers, settings.dim, settings.lam))
+        growth = min(max(request.growth, 0.0), most)
         return IncomingUpload(
             agent=request.agent,
             incarnation=request.incarnation,
@@ -179,7 +185,12 @@ class ExchangeHandler:
             model_version=min(request.model_version, MAX_COUNT),
             unsent=min(request.unsent, MAX_COUNT),
             n_bytes=len(body),
-            uid=context.uid,
+            settings_id=context.settings_id,
+            groups=groups,
+            epoch=request.epoch or 0,
+            alarm=request.alarm or False,
+            dropped=request.dropped or 0,
+            clock=request.clock or 0,
         )
 
     async def explain(self, context: ExchangeContext, error: FedbanditError) -> FedbanditError:
@@ -189,7 +200,7 @@ class ExchangeHandler:
         try:
             if isinstance(error, CHECKED_BY_SETTINGS) and not await self._is_current(context):
                 self._settings.pop(context.model, None)
-                return ModelChanged("the model was deleted and created again; send the upload again")
+                return ModelChanged("the model's settings changed, or it was created again; send the upload again")
             if isinstance(error, (Forbidden, Unauthenticated)):
                 await self._container.authenticator.explain(context.token_hash)
         except FedbanditError as reason:  # the reason, or that the store is unavailable
@@ -198,7 +209,7 @@ class ExchangeHandler:
 
     async def _is_current(self, context: ExchangeContext) -> bool:
         try:
-            return (await self._container.store.load(context.model)).uid == context.uid
+            return (await self._container.store.load(context.model)).settings_id == context.settings_id
         except UnknownModel:
             return False
 
@@ -208,18 +219,26 @@ class ExchangeHandler:
         model = merged.model
         batch = self._batch
         if merged is not batch.merged:
-            headers = (CONTENT_TYPE, (b"etag", model.tag.encode()))
+            headers: HeaderPairs = (CONTENT_TYPE, (b"etag", model.tag.encode()))
+            if model.n_rewards:
+                headers = (*headers, (codec.REWARDS_HEADER.encode(), b"%d" % model.n_rewards))
             batch = self._batch = _BatchHeaders(merged, headers, model.settings_id)
-        reply = codec.SyncReply(
+        reply = codec.make_reply(
+            model.settings.blocks,
             agent=context.agent,
             version=model.version,
             acknowledged=acknowledged.sequence,
             dim=model.settings.dim,
             stats=merged.packed,
             settings=batch.settings_id,
+            excluded=True if acknowledged.excluded else UNSET,
+            **epoch_fields(model, acknowledged.discarded, acknowledged.outcome),
         )
         context.log["version"] = model.version
-        return ExchangeReply(200, codec.encode(reply), "merged" if acknowledged.is_new else "repeated", batch.headers)
+        word = "merged" if acknowledged.is_new else "repeated"
+        if acknowledged.outcome:
+            word, context.log["outcome"] = "discarded", acknowledged.outcome
+        return ExchangeReply(200, codec.encode(reply), word, batch.headers)
 
     def failed(self, context: ExchangeContext, error: Exception) -> ExchangeReply:
         """The reply to an upload that was refused, or that met an unexpected error."""
@@ -257,6 +276,9 @@ class ExchangeHandler:
         self._container.metrics.exchange_seconds.observe(elapsed_s)
         if is_known:
             self._container.metrics.count_exchange(context.model, reply.result)
+        if self._container.open_telemetry is not None:
+            attributes = {**context.log, "result": reply.result}
+            self._container.open_telemetry.request("exchange", elapsed_s, status=reply.status, attributes=attributes)
         self._container.log.info(
             "exchange", **context.log, result=reply.result, status=reply.status, ms=round(1e3 * elapsed_s, 2)
         )

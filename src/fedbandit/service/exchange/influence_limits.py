@@ -9,8 +9,8 @@ import math
 
 from fedbandit.algorithms.messages import stats_from_bytes
 from fedbandit.core.arrays import LARGEST, Vector
-from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import packed_length
+from fedbandit.core.structure import ridge_model
 from fedbandit.errors import ImplausibleUpload, RateExceeded, ShareExceeded
 from fedbandit.wire.settings import ModelSettings
 
@@ -37,8 +37,8 @@ def require_share(settings: ModelSettings, agent: str, state: Vector, mine: Vect
     """`ShareExceeded` if tr(Σ⁻¹Σ_a)/d is above the model's limit, where it has one; O(d³)."""
     if settings.max_share is None:
         return
-    everything = RidgeModel(stats_from_bytes(state.tobytes(), settings.dim))
-    share = float(everything.share_weights() @ mine[: packed_length(settings.dim)])
+    everything = ridge_model(stats_from_bytes(state.tobytes(), settings.dim, settings.blocks))
+    share = float(everything.share_weights() @ mine[: packed_length(settings.dim, settings.blocks)])
     if share > settings.max_share:
         raise ShareExceeded(
             f"agent {agent!r} would have {share:.1%} of the model's information, and the model allows "

@@ -12,9 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedbandit.algorithms.messages import Upload
+from fedbandit.algorithms.messages import CHANGE_ALARM, Upload
 from fedbandit.algorithms.server import LedgerEntry, is_next
 from fedbandit.core.arrays import Vector
+from fedbandit.core.block_packing import widened
+from fedbandit.core.drift import Restart
+from fedbandit.core.group_sums import NO_GROUPS, GroupSums
 from fedbandit.core.plausibility import MAX_TOTAL
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.errors import (
@@ -22,10 +25,13 @@ from fedbandit.errors import (
     FedbanditError,
     Forbidden,
     ImplausibleUpload,
+    LaterEpoch,
     ModelChanged,
+    Retired,
     StaleIncarnation,
     Unauthenticated,
 )
+from fedbandit.service.exchange.epochs import BY_AGENT, BY_SERVER, BY_UPLOAD, EpochState, weighted
 from fedbandit.service.exchange.influence_limits import require_decidable, require_rate, require_share
 from fedbandit.service.model import GrowthWindow
 from fedbandit.wire.settings import ModelSettings
@@ -49,7 +55,12 @@ class IncomingUpload(NamedTuple):
     model_version: int = 0
     unsent: int = 0
     n_bytes: int = 0
-    uid: str | None = None  # of the model that the upload was checked against; None: not checked
+    settings_id: str | None = None  # of the settings that the upload was checked against; None: not checked
+    groups: GroupSums = NO_GROUPS
+    epoch: int = 0
+    alarm: bool = False
+    dropped: int = 0
+    clock: int = 0
 
 
 class Acknowledged(NamedTuple):
@@ -57,6 +68,9 @@ class Acknowledged(NamedTuple):
 
     sequence: int
     is_new: bool
+    excluded: bool = False  # the agent is in quarantine
+    outcome: str = ""  # why it was discarded in this batch; "" if it was merged
+    discarded: int = 0  # observations of the agent that were discarded so far
 
 
 MergeOutcome = Acknowledged | FedbanditError
@@ -85,6 +99,21 @@ class AgentRow:
     id: int = 0
     created: float = 0.0
     quarantined: bool = False  # uploads are added to its total, and not to the model
+    retired: float | None = None
+    groups: bytes = b""  # sums by group of all merged uploads
+    enrolment: str = ""
+    old_token_hash: bytes | None = None  # the token before, valid until `old_token_until`
+    old_token_until: float | None = None
+    n_discarded: int = 0
+    epoch: int = 0  # of `total`: sums of an earlier epoch count for nothing
+    stamp: int = 0  # of `total`: the model's clock as of which it is discounted
+
+    def accepts(self, token_hash: bytes, now: float) -> bool:
+        """Whether this is the agent's token, or the one before while that is still valid."""
+        if hmac.compare_digest(self.token_hash, token_hash):
+            return True
+        is_old = self.old_token_hash is not None and hmac.compare_digest(self.old_token_hash, token_hash)
+        return is_old and now < (self.old_token_until or 0.0)
 
 
 @dataclass(slots=True)
@@ -92,55 +121,121 @@ class Fold:
     """The state and the agents of a batch during its fold."""
 
     settings: ModelSettings
-    uid: str  # of the model in this transaction
+    settings_id: str  # of the model in this transaction
     version: int
     state: Vector  # writable
     growth: GrowthWindow
     agents: dict[str, AgentRow]
     retired: Mapping[tuple[str, str], str]  # (agent, incarnation) -> reason, for those in the batch
+    world: EpochState
     n_uploads: int = 0
     n_bytes: int = 0
     changed: dict[str, AgentRow] = field(default_factory=dict)
     newly_retired: dict[tuple[str, str], str] = field(default_factory=dict)
+    groups: GroupSums = NO_GROUPS  # of the model
 
     def run(self, batch: Sequence[IncomingUpload], *, now: float) -> list[MergeOutcome]:
         """For each upload what is acknowledged after the whole batch, or why it was refused."""
         taken = [self._decide(upload, now) for upload in batch]
         return [self._outcome(upload, result) for upload, result in zip(batch, taken, strict=True)]
 
-    def _decide(self, upload: IncomingUpload, now: float) -> bool | FedbanditError:
+    def _decide(self, upload: IncomingUpload, now: float) -> str | FedbanditError | None:
         try:
             return self._take(upload, now)
         except FedbanditError as error:
             return error
 
-    def _outcome(self, upload: IncomingUpload, result: bool | FedbanditError) -> MergeOutcome:
+    def _outcome(self, upload: IncomingUpload, result: str | FedbanditError | None) -> MergeOutcome:
         if isinstance(result, FedbanditError):
             return result
         agent = self.agents[upload.agent]
-        return Acknowledged(agent.sequence if agent.incarnation == upload.incarnation else 0, result)
+        sequence = agent.sequence if agent.incarnation == upload.incarnation else 0
+        return Acknowledged(sequence, result is not None, agent.quarantined, result or "", agent.n_discarded)
 
-    def _take(self, upload: IncomingUpload, now: float) -> bool:
-        """Merge the upload if it is the next of its agent; False if it was merged before."""
-        agent = self._authenticated(upload)
+    def _take(self, upload: IncomingUpload, now: float) -> str | None:
+        """Merge the upload, or discard it and say why, if it is the next of its agent; None if it was before."""
+        upload = self._fitted(upload)
+        agent = self._authenticated(upload, now)
         if not self._is_next(agent, upload):
-            return False
-        total = upload.numbers if agent.total is None else np.frombuffer(agent.total, dtype="<f8") + upload.numbers
-        self._require_bounded(agent, upload, total, now)
+            return None
+        self._require_known_epoch(agent, upload)
+        outcome = self.world.outcome_of(upload.epoch, upload.alarm and not agent.quarantined)
+        total = self._total(agent, upload)
+        if outcome:
+            self._require_rate(agent, upload, now)
+        else:
+            self._require_bounded(agent, upload, total, now)
         if agent.incarnation and agent.incarnation != upload.incarnation:
             self.newly_retired[agent.name, agent.incarnation] = SUPERSEDED
-        self._record(agent, upload, total, now)
         self.n_uploads += 1
         self.n_bytes += upload.n_bytes
+        self._record(agent, upload, now)
+        if outcome:
+            self._discard(agent, upload, outcome)
+        else:
+            self._merge(agent, upload)
+        return outcome
+
+    def _require_known_epoch(self, agent: AgentRow, upload: IncomingUpload) -> None:
+        """Only models whose agents may restart them learn of a restart by an upload."""
+        if upload.epoch > self.world.epoch and not isinstance(self.settings.drift, Restart) and not agent.quarantined:
+            raise LaterEpoch(
+                f"agent {agent.name!r} is in epoch {upload.epoch}, the model in epoch {self.world.epoch}: the server "
+                f"was restored to a state before a restart. `models restart` brings the model there again"
+            )
+
+    def _discard(self, agent: AgentRow, upload: IncomingUpload, outcome: str) -> None:
+        n_obs = int(upload.numbers[-3])
+        agent.n_discarded += n_obs
+        self.world.n_discarded += n_obs
+        if outcome == CHANGE_ALARM:
+            self._restart(agent.name, BY_AGENT)
+
+    def _merge(self, agent: AgentRow, upload: IncomingUpload) -> None:
+        if upload.epoch > self.world.epoch and not agent.quarantined:
+            self._restart(agent.name, BY_UPLOAD, upload.epoch)
+        before, n_obs = self.state, int(upload.numbers[-3])
         if not agent.quarantined:
-            self.state += upload.numbers
+            self.state = self.world.merged(before, upload.numbers, upload.clock)
             self.version += 1
             self.growth = self.growth.add(upload.growth)
-        return True
+            self.groups += upload.groups
+        agent.total = self._total(agent, upload).tobytes()
+        agent.epoch, agent.stamp = self.world.epoch, self.world.clock
+        agent.n_obs += n_obs
+        agent.reward_sum += float(upload.numbers[-2])
+        if upload.groups:
+            agent.groups = (GroupSums.from_bytes(agent.groups) + upload.groups).to_bytes()
+        if not agent.quarantined and self.world.finds_change(before, upload.numbers, self.state):
+            self._restart(agent.name, BY_SERVER)
+
+    def _restart(self, agent: str, reason: str, epoch: int | None = None) -> None:
+        self.state = self.world.restart(agent, reason, epoch=epoch)
+        self.version += 1
+
+    def _total(self, agent: AgentRow, upload: IncomingUpload) -> Vector:
+        """The agent's sums of this epoch with the upload, discounted for the clock now."""
+        new = weighted(upload.numbers, self.world.weight_of(upload.clock))
+        if agent.total is None or agent.epoch != self.world.epoch:
+            return new
+        return self.world.moved(np.frombuffer(agent.total, dtype="<f8"), agent.stamp) + new
+
+    def _require_rate(self, agent: AgentRow, upload: IncomingUpload, now: float) -> None:
+        n_obs = agent.n_obs + agent.n_discarded
+        require_rate(self.settings, agent.name, n_obs, float(upload.numbers[-3]), now - agent.created)
+
+    def _fitted(self, upload: IncomingUpload) -> IncomingUpload:
+        """The upload with as many blocks as the model has now, which may have been widened since the check."""
+        settings, n = self.settings, len(upload.numbers) - 3
+        p = settings.dim // settings.blocks
+        per_block = p * (p + 1) // 2 + p
+        if settings.blocks == 1 or n % per_block or not 0 < n // per_block < settings.blocks:
+            return upload
+        return upload._replace(numbers=widened(upload.numbers, p, settings.blocks))
 
     def _require_bounded(self, agent: AgentRow, upload: IncomingUpload, total: Vector, now: float) -> None:
         """Refuse an upload beyond the limits of one agent's influence; in quarantine only the rate is limited."""
-        require_rate(self.settings, agent.name, agent.n_obs, float(upload.numbers[-3]), now - agent.created)
+        self._require_rate(agent, upload, now)
         if agent.quarantined:
             return
         if self.state[-3] > MAX_TOTAL - upload.numbers[-3]:  # exact: a sum just above 2⁵³ would be rounded down
@@ -149,15 +244,17 @@ class Fold:
         if self.settings.max_share is not None:
             require_share(self.settings, agent.name, self.state + upload.numbers, total)
 
-    def _authenticated(self, upload: IncomingUpload) -> AgentRow:
+    def _authenticated(self, upload: IncomingUpload, now: float) -> AgentRow:
         """The row of the agent whose token came with the upload; the row decides, not a cache."""
         agent = self.agents.get(upload.agent)
-        if agent is None or not hmac.compare_digest(agent.token_hash, upload.token_hash):
+        if agent is None or not agent.accepts(upload.token_hash, now):
             raise Forbidden(f"this token does not belong to agent {upload.agent!r} of this model")
         if agent.revoked:
+            if agent.retired is not None:
+                raise Retired(f"agent {upload.agent!r} was retired; its contribution stays")
             raise Unauthenticated(f"the token of agent {upload.agent!r} was revoked")
-        if upload.uid is not None and upload.uid != self.uid:
-            raise ModelChanged("the model was deleted and created again; send the upload again")
+        if upload.settings_id is not None and upload.settings_id != self.settings_id:
+            raise ModelChanged("the model's settings changed, or it was created again; send the upload again")
         if len(upload.numbers) != len(self.state):
             raise DimensionMismatch(
                 f"expected an upload for {self.settings.dim} features, got {len(upload.numbers)} numbers"
@@ -179,15 +276,13 @@ class Fold:
         named = Upload(agent.name, upload.incarnation, upload.sequence, _NO_STATS, upload.growth)
         return is_next(known, {upload.incarnation} if reason else set(), named, upload.digest)
 
-    def _record(self, agent: AgentRow, upload: IncomingUpload, total: Vector, now: float) -> None:
+    def _record(self, agent: AgentRow, upload: IncomingUpload, now: float) -> None:
         agent.incarnation = upload.incarnation
         agent.sequence = upload.sequence
         agent.digest = upload.digest
-        agent.total = total.tobytes()
         agent.n_uploads += 1
-        n_obs, reward_sum, _ = upload.numbers[-3:].tolist()
-        agent.n_obs += int(n_obs)
-        agent.reward_sum += reward_sum
+        agent.n_discarded += upload.dropped
+        self.world.n_discarded += upload.dropped
         agent.n_bytes += upload.n_bytes
         agent.growth = upload.growth
         agent.growth_most = max(agent.growth_most, upload.growth)

@@ -34,6 +34,8 @@ async def metrics(request: Request, container: Served) -> Response:
     principal, is_available = await container.authenticator.scraper(request.headers.get("authorization"))
     require(principal, "admin", "viewer")
     container.metrics.store_up.set(is_available)
+    if is_available:
+        await container.metrics.fleet.update(container.store, container.clock())
     text, content_type = container.metrics.render()
     return Response(text, media_type=content_type)
 

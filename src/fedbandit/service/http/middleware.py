@@ -51,9 +51,12 @@ class RequestMiddleware:
             if not status:
                 await _send_error(send_with_id, error_responses.internal())
         if scope["path"] not in NOT_LOGGED:
-            elapsed_ms = round(1e3 * (time.perf_counter() - started), 2)
+            elapsed_s = time.perf_counter() - started
             fields = {"request": request_id, "method": scope["method"], "path": scope["path"]}
-            self._container.log.info("request", **fields, status=status, ms=elapsed_ms)
+            if self._container.open_telemetry is not None:
+                name = f"{scope['method']} request"  # paths have names of models and agents: too many for span names
+                self._container.open_telemetry.request(name, elapsed_s, status=status, attributes=fields)
+            self._container.log.info("request", **fields, status=status, ms=round(1e3 * elapsed_s, 2))
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in METHODS_WITH_BODY or not scope["path"].startswith(API):

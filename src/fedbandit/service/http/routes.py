@@ -6,13 +6,18 @@ import asyncio
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from msgspec import UNSET
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedbandit.core.gain import LEVEL
+from fedbandit.errors import InvalidParameter
 from fedbandit.service.admin import operations
 from fedbandit.service.admin.auth import require
 from fedbandit.service.container import Container
 from fedbandit.service.exchange.endpoint import LARGE_DIM
+from fedbandit.service.gain import gain_of
 from fedbandit.service.insight import ModelInsight, largest_shares, with_contribution
+from fedbandit.service.model import Model, epoch_fields
 from fedbandit.service.stores.base import PageQuery, Principal
 from fedbandit.wire import codec
 from fedbandit.wire.settings import ModelSettings
@@ -62,10 +67,13 @@ class Strict(BaseModel):
 
 
 class NewModel(Strict):
-    """The settings of a model; `beta` is a number, or `radius` an object with its kind and numbers."""
+    """The settings of a model; `beta` is a number, or `radius` an object with its kind and numbers.
+
+    `personal` is "auto", a number κ, or an object with its kind.
+    """
 
     name: str
-    dim: int = Field(ge=1, le=codec.MAX_DIM)
+    dim: int = Field(ge=1, le=codec.MAX_BLOCK_DIM)
     lam: float = 1.0
     alpha: float = 1.0
     beta: float | None = None
@@ -75,20 +83,64 @@ class NewModel(Strict):
     reward_bound: float | None = None
     max_rate: float | None = None
     max_share: float | None = None
+    personal: dict[str, Any] | float | str | None = None
+    control: float = 0.0
+    policy: str = "ucb"
+    explore: float = 0.0
+    gamma: float | str = "auto"
+    propensity_samples: int = 100
+    policy_seed: int = 0
+    blocks: int | None = Field(default=None, ge=1, le=codec.MAX_BLOCK_DIM)
+    arms: list[str] | None = None
+    drift: dict[str, Any] | None = None
+    max_silence_rounds: int | None = None
+    max_silence_s: float | None = None
+
+
+class NewArms(Strict):
+    """Names of arms to add to a model."""
+
+    arms: list[str] = Field(min_length=1, max_length=codec.MAX_BLOCK_DIM)
+
+
+class ChangedModel(Strict):
+    """Settings to change; null removes a bound. Settings that are not named stay."""
+
+    alpha: float | None = None
+    beta: float | None = None
+    radius: dict[str, Any] | None = None
+    action_bound: float | None = None
+    reward_bound: float | None = None
+    max_rate: float | None = None
+    max_share: float | None = None
+    policy: str | None = None
+    explore: float | None = None
+    gamma: float | str | None = None
+    propensity_samples: int | None = None
+
+    def values(self) -> dict[str, Any]:
+        """What was named; null only where it has a meaning."""
+        found = self.model_dump(exclude_unset=True)
+        may_be_null = {"action_bound", "reward_bound", "max_rate", "max_share"}
+        missing = [name for name, value in found.items() if value is None and name not in may_be_null]
+        if missing:
+            raise InvalidParameter(f"expected a value for {', '.join(missing)}, got null")
+        return found
 
 
 class NewAgent(Strict):
-    """An agent to enrol; `renew` replaces the token of an existing one."""
+    """An agent to enrol; `renew` replaces the token of an existing one, which stays valid for `overlap_s`."""
 
     name: str
     renew: bool = False
+    overlap_s: float = Field(default=0.0, ge=0.0, le=366 * 86_400.0)
 
 
 class NewToken(Strict):
     """A token for a person or a program."""
 
     name: str
-    role: Literal["viewer", "admin"] = "viewer"
+    role: Literal["viewer", "admin", "reporter"] = "viewer"
     replace: bool = False
 
 
@@ -99,6 +151,12 @@ class NewToken(Strict):
 async def create_model(body: NewModel, container: Served) -> dict[str, Any]:
     """Create a model at its prior."""
     return (await operations.create_model(container, ModelSettings.of_request(body.model_dump()))).to_dict()
+
+
+@router.post("/models/{model}/arms", dependencies=ADMIN)
+async def widen_model(model: str, body: NewArms, container: Served) -> dict[str, Any]:
+    """Add arms behind those that the model has; their blocks begin at the prior, and everything else stays."""
+    return (await operations.widen_model(container, model, body.arms)).to_dict()
 
 
 @router.get("/models", dependencies=PEOPLE)
@@ -112,6 +170,18 @@ async def show_model(model: str, container: Served, who: Reader) -> dict[str, An
     """Settings, version and totals of a model; an agent also gets its own name."""
     answer = (await container.store.load(model)).to_dict()
     return {**answer, "agent": who.name} if who.role == "agent" else answer
+
+
+@router.patch("/models/{model}", dependencies=ADMIN)
+async def configure_model(model: str, body: ChangedModel, container: Served) -> dict[str, Any]:
+    """Change settings that leave the sums valid; agents take them up without a restart."""
+    return (await operations.configure_model(container, model, body.values())).to_dict()
+
+
+@router.post("/models/{model}/restart", dependencies=ADMIN)
+async def restart_model(model: str, container: Served) -> dict[str, Any]:
+    """Begin a new epoch at the prior, as after a change; uploads that were made before it are discarded and counted."""
+    return (await operations.restart_model(container, model)).to_dict()
 
 
 @router.delete("/models/{model}", status_code=204, dependencies=ADMIN)
@@ -145,45 +215,65 @@ async def download(
     With a weak tag (`W/` before that of an earlier response) 304 also if uploads were only added since.
     """
     current = await container.store.load(model)
+    if who.role == "agent":
+        container.history.contacted(current.uid, who.name)
     tag = current.tag
     if if_none_match == tag or (if_none_match is not None and current.has_all_of(if_none_match)):
         container.metrics.downloads.labels("unchanged").inc()
-        return Response(status_code=304, headers={"ETag": tag})
+        return Response(status_code=304, headers={"ETag": tag, **_rewards_hint(current)})
     # The ledger is read before the state, so that the state contains what is acknowledged.
-    acknowledged = 0
+    acknowledged, excluded, n_discarded = 0, False, 0
     if who.role == "agent":
         agent = await container.store.agent(model, who.name)
-        acknowledged = agent.sequence if agent.incarnation == incarnation else 0
+        acknowledged, excluded = agent.sequence if agent.incarnation == incarnation else 0, agent.quarantined
+        n_discarded = agent.n_discarded
     state = await container.store.state(model)
     container.metrics.downloads.labels("sent").inc()
-    reply = codec.SyncReply(
+    reply = codec.make_reply(
+        state.model.settings.blocks,
         agent=who.name if who.role == "agent" else "",
         version=state.model.version,
         acknowledged=acknowledged,
         dim=state.model.settings.dim,
         stats=state.packed,
         settings=state.model.settings_id,
+        excluded=True if excluded else UNSET,
+        **epoch_fields(state.model, n_discarded),
     )
     body = codec.encode(reply) if reply.dim < LARGE_DIM else await asyncio.to_thread(codec.encode, reply)
-    return Response(body, media_type=codec.CONTENT_TYPE, headers={"ETag": state.model.tag})
+    headers = {"ETag": state.model.tag, **_rewards_hint(state.model)}
+    return Response(body, media_type=codec.CONTENT_TYPE, headers=headers)
+
+
+def _rewards_hint(model: Model) -> dict[str, str]:
+    """Tells agents of the model that rewards wait, perhaps theirs."""
+    return {codec.REWARDS_HEADER: str(model.n_rewards)} if model.n_rewards else {}
 
 
 @router.get("/models/{model}/insight", dependencies=PEOPLE)
 async def model_insight(
     model: str, container: Served, limit: Annotated[int, Query(ge=1, le=1000)] = 10
 ) -> dict[str, Any]:
-    """The model's guarantee, the radius it needs, its estimates, and the `limit` largest shares of information."""
+    """The model's assumptions as checks, the radius it needs, its estimates, and the largest shares of information."""
     async with container.one_matrix:
-        insight = await asyncio.to_thread(ModelInsight, await container.store.state(model))
-        shares = await largest_shares(container.store, insight, limit)
-        return insight.to_dict() | shares.to_dict()
+        report = await container.monitor.report(model)
+        shares = await largest_shares(container.store, report.insight, limit)
+        return report.to_dict() | shares.to_dict()
+
+
+@router.get("/models/{model}/gain", dependencies=PEOPLE)
+async def model_gain(
+    model: str, container: Served, level: Annotated[float, Query(gt=0, lt=1)] = LEVEL
+) -> dict[str, Any]:
+    """The gain over control with a confidence sequence, and how many more observations a decision needs."""
+    return gain_of(await container.store.load(model), level=level)
 
 
 @router.get("/models/{model}/events", dependencies=PEOPLE)
 async def list_events(
     model: str, container: Served, limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> dict[str, Any]:
-    """Events, newest first: created, enrolled, renewed, revoked, refused and why, forgotten."""
+    """Events, newest first: created, enrolled, renewed, revoked, refused and why, forgotten, restarted and why."""
     return {"events": await container.store.events(model, limit=limit)}
 
 
@@ -199,16 +289,22 @@ async def list_samples(model: str, container: Served) -> dict[str, Any]:
 @router.post("/models/{model}/agents", status_code=201, dependencies=ADMIN)
 async def add_agent(model: str, body: NewAgent, container: Served) -> dict[str, Any]:
     """Enrol an agent; its token is in this response and nowhere else."""
-    token = await operations.add_agent(container, model, body.name, renew=body.renew)
+    token = await operations.add_agent(container, model, body.name, renew=body.renew, overlap_s=body.overlap_s)
     return {"model": model, "name": body.name, "token": token}
 
 
 @router.get("/models/{model}/agents", dependencies=PEOPLE)
 async def list_agents(
-    model: str, container: Served, page: int = 1, per_page: int = 50, sort: str = "name", search: str = ""
+    model: str,
+    container: Served,
+    page: int = 1,
+    per_page: int = 50,
+    sort: str = "name",
+    search: str = "",
+    retired: bool = False,
 ) -> dict[str, Any]:
-    """A page of agents; `-` before the sort key means descending."""
-    query = PageQuery(page=page, per_page=per_page, sort=sort, search=search)
+    """A page of agents, at work or `retired`; `-` before the sort key means descending."""
+    query = PageQuery(page=page, per_page=per_page, sort=sort, search=search, retired=retired)
     found = await container.store.agents(model, query)
     agents = [agent.to_dict() for agent in found.agents]
     return {"agents": agents, "total": found.total, "page": page, "per_page": per_page}
@@ -280,6 +376,6 @@ async def delete_token(name: str, container: Served) -> Response:
 
 @router.post("/tokens", status_code=201, dependencies=ADMIN)
 async def add_token(body: NewToken, container: Served) -> dict[str, Any]:
-    """Create a token: read-only (viewer) or administrative (admin); it is in this response and nowhere else."""
+    """Create a token: read-only (viewer), administrative (admin), or only for rewards (reporter); it is not stored."""
     token = await operations.add_token(container, body.name, body.role, replace=body.replace)
     return {"name": body.name, "role": body.role, "token": token}

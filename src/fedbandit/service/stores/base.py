@@ -7,11 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 from fedbandit.errors import InvalidParameter
+from fedbandit.service.exchange.epochs import ModelRestart
 from fedbandit.service.exchange.ledger import IncomingUpload, MergeOutcome
 from fedbandit.service.model import Model, alpha_of
+from fedbandit.service.stores.checkpoints import Checkpoint
+from fedbandit.service.stores.enrolments import EnrolmentStore
+from fedbandit.service.stores.rewards import RewardStore
 from fedbandit.wire.settings import ModelSettings
 
-Role = Literal["admin", "viewer", "agent"]
+Role = Literal["admin", "viewer", "reporter", "agent", "enrolment"]
 SORTS = ("name", "last_seen", "n_obs", "n_uploads", "created", "growth", "unsent", "mean_reward")
 MAX_PER_PAGE = 500
 MAX_EVENTS = 1_000  # kept for each model
@@ -20,12 +24,14 @@ MAX_SAMPLES = 1_200  # kept for each model; older ones are thinned out by half w
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The owner of a token; for an agent also its model."""
+    """The owner of a token; for an agent or an enrolment also its model."""
 
     role: Role
     name: str
     model: str = ""
     revoked: bool = False
+    retired: bool = False
+    until: float | None = None  # a token that was renewed is valid until then
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +43,23 @@ class ModelState:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentSum:
+    """The packed sum of everything merged from one agent."""
+
+    name: str
+    n_obs: int
+    packed: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class MergedBatch:
     """The state after a batch, and for each upload what is acknowledged or why it was refused."""
 
     model: Model
     packed: bytes
     outcomes: list[MergeOutcome]
-    n_merged: int
+    n_merged: int  # or discarded
+    restarts: Sequence[ModelRestart] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +81,9 @@ class AgentRecord:
     growth_most: float
     unsent: int
     model_version: int
+    retired: float | None = None  # when; None: at work
+    enrolment: str = ""  # by which it came
+    n_discarded: int = 0
 
     @property
     def counts(self) -> bool:
@@ -89,6 +108,7 @@ class PageQuery:
     per_page: int = 50
     sort: str = "name"
     search: str = ""
+    retired: bool | None = False  # True: only those that were retired; None: all
 
     def __post_init__(self) -> None:
         if not 1 <= self.page <= 1_000_000:
@@ -165,14 +185,22 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Contact:
+    """An agent that asked for the model at this time; uploads are recorded by `merge`."""
+
+    agent: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryEntry:
     """An entry for a model's history, by its uid so that a deleted model's are dropped."""
 
     uid: str
-    entry: Event | Sample
+    entry: Event | Sample | Contact | Checkpoint
 
 
-class Store(Protocol):
+class Store(EnrolmentStore, RewardStore, Protocol):
     """Durable when a call returns. Unknown names raise `UnknownModel` or `UnknownAgent`, outages `StoreUnavailable`."""
 
     async def open(self) -> None:
@@ -205,6 +233,10 @@ class Store(Protocol):
         """A model with its sums."""
         ...
 
+    async def configure(self, model: str, before: ModelSettings, after: ModelSettings) -> bool:
+        """Replace the settings of a model; False, and no change, if they are not `before` any more."""
+        ...
+
     async def delete(self, model: str) -> None:
         """Remove a model, its agents and their tokens."""
         ...
@@ -213,10 +245,26 @@ class Store(Protocol):
         """Fold a batch in one transaction: each upload is merged once, acknowledged as a retry, or refused."""
         ...
 
+    async def restart(self, model: str, *, now: float) -> Model:
+        """Begin a new epoch at the prior; uploads of earlier epochs are discarded from now on."""
+        ...
+
     # -- agents
 
-    async def enroll(self, model: str, agent: str, token_hash: bytes, *, now: float, renew: bool = False) -> None:
-        """Enrol an agent; with `renew` an existing one gets a new token, and is no longer revoked."""
+    async def enroll(
+        self,
+        model: str,
+        agent: str,
+        token_hash: bytes,
+        *,
+        now: float,
+        renew: bool = False,
+        old_until: float | None = None,
+    ) -> None:
+        """Enrol an agent; with `renew` an existing one gets a new token, and is no longer revoked.
+
+        The token before stays valid until `old_until`.
+        """
         ...
 
     async def agent(self, model: str, agent: str) -> AgentRecord:
@@ -235,6 +283,10 @@ class Store(Protocol):
         """The packed sum of everything merged from an agent, None before its first upload."""
         ...
 
+    async def counted_sums(self, model: str, *, limit: int) -> list[AgentSum]:
+        """The sums of the agents that the model contains, those with most observations first."""
+        ...
+
     async def revoke(self, model: str, agent: str, *, now: float) -> None:
         """Revoke the agent's token; its contribution stays."""
         ...
@@ -247,6 +299,13 @@ class Store(Protocol):
         """Exclude an agent's sum from the state, or include it: state = λI + the sums of agents not in quarantine.
 
         Uploads of an agent in quarantine are merged once, into its own sum. No change if nothing would change.
+        """
+        ...
+
+    async def widen(self, model: str, arms: Sequence[str], *, now: float) -> Model:
+        """Add arms behind those that the model has: their blocks begin at the prior, everything else stays.
+
+        Sums of agents get the same blocks, without data; checkpoints of the narrower model are dropped.
         """
         ...
 
@@ -271,7 +330,7 @@ class Store(Protocol):
     # -- history
 
     async def record(self, notes: Sequence[HistoryEntry]) -> None:
-        """Add to the models' histories, and remove entries beyond the limits."""
+        """Add to the models' histories, and remove entries beyond the limits; a contact updates `last_seen`."""
         ...
 
     async def events(self, model: str, *, limit: int = 100) -> list[Event]:
@@ -280,4 +339,8 @@ class Store(Protocol):
 
     async def samples(self, model: str) -> list[Sample]:
         """The time series, oldest first."""
+        ...
+
+    async def checkpoints(self, model: str) -> list[Checkpoint]:
+        """Earlier states of the model, oldest first."""
         ...

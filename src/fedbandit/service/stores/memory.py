@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-import numpy as np
-
+from fedbandit.core.group_sums import NO_GROUPS, GroupSums
 from fedbandit.errors import AlreadyExists, UnknownAgent, UnknownModel
 from fedbandit.service.exchange.ledger import FORGOTTEN, MAX_RETIRED, AgentRow, IncomingUpload
 from fedbandit.service.model import Model
@@ -20,6 +19,8 @@ from fedbandit.service.stores.base import (
     MAX_SAMPLES,
     AgentPage,
     AgentRecord,
+    AgentSum,
+    Contact,
     Event,
     FleetSummary,
     HistoryEntry,
@@ -30,6 +31,9 @@ from fedbandit.service.stores.base import (
     Role,
     Sample,
 )
+from fedbandit.service.stores.checkpoints import Checkpoint, KeptCheckpoint, make_room
+from fedbandit.service.stores.memory_enrolments import MemoryEnrolments, ModelEnrolments, find_enrolment
+from fedbandit.service.stores.memory_rewards import MemoryRewards, ModelRewards
 from fedbandit.wire.settings import ModelSettings
 
 RECORD_FIELDS = tuple(field.name for field in fields(AgentRecord))
@@ -39,13 +43,17 @@ RECORD_FIELDS = tuple(field.name for field in fields(AgentRecord))
 class _StoredModel:
     model: Model
     packed: bytes
+    detector: bytes | None = None
     agents: dict[str, AgentRow] = field(default_factory=dict)
     retired: dict[tuple[str, str], str] = field(default_factory=dict)
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     samples: list[Sample] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    enrolled: ModelEnrolments = field(default_factory=ModelEnrolments)
+    rewards: ModelRewards = field(default_factory=ModelRewards)
 
 
-class MemoryStore:
+class MemoryStore(MemoryEnrolments, MemoryRewards):
     """Dictionaries. No call awaits anything, so each is atomic in its event loop."""
 
     def __init__(self) -> None:
@@ -81,35 +89,65 @@ class MemoryStore:
         entry = self._entry(model)
         return ModelState(_counted(entry), entry.packed)
 
+    async def configure(self, model: str, before: ModelSettings, after: ModelSettings) -> bool:
+        entry = self._entry(model)
+        if entry.model.settings != before:
+            return False
+        entry.model = replace(entry.model, settings=after)
+        return True
+
     async def delete(self, model: str) -> None:
         entry = self._entry(model)
         for row in entry.agents.values():
             del self._agent_tokens[row.token_hash]
+            self._agent_tokens.pop(row.old_token_hash or b"", None)
         del self._models[model]
 
     async def merge(self, model: str, batch: Sequence[IncomingUpload], *, now: float) -> MergedBatch:
         entry = self._entry(model)
-        fold = rows.fold_of(entry.model, entry.packed, entry.agents, entry.retired)
+        fold = rows.fold_of(entry.model, entry.packed, entry.detector, entry.agents, entry.retired)
         outcomes = fold.run(batch, now=now)
         entry.retired.update(fold.newly_retired)
         for agent in {name for name, _ in fold.newly_retired}:
             _trim_retired(entry, agent)
         if fold.n_uploads:
             entry.model, entry.packed = rows.folded(entry.model, fold)
-        return MergedBatch(_counted(entry), entry.packed, outcomes, fold.n_uploads)
+            entry.detector = fold.world.packed_detector()
+        return MergedBatch(_counted(entry), entry.packed, outcomes, fold.n_uploads, fold.world.restarts)
+
+    async def restart(self, model: str, *, now: float) -> Model:
+        entry = self._entry(model)
+        entry.model, entry.packed = rows.restarted(entry.model)
+        entry.detector = None
+        return _counted(entry)
 
     # -- agents
 
-    async def enroll(self, model: str, agent: str, token_hash: bytes, *, now: float, renew: bool = False) -> None:
+    async def enroll(
+        self,
+        model: str,
+        agent: str,
+        token_hash: bytes,
+        *,
+        now: float,
+        renew: bool = False,
+        old_until: float | None = None,
+    ) -> None:
         entry = self._entry(model)
         row = entry.agents.get(agent)
         if row is not None and not renew:
             raise AlreadyExists(f"there is an agent {agent!r} in model {model!r} already")
+        entry.enrolled.require_free(agent)
         if row is None:
             entry.agents[agent] = AgentRow(agent, token_hash, created=now)
         else:
-            del self._agent_tokens[row.token_hash]
-            row.token_hash, row.revoked = token_hash, False
+            self._agent_tokens.pop(row.old_token_hash or b"", None)
+            if old_until is None:
+                del self._agent_tokens[row.token_hash]
+            row.old_token_hash = None if old_until is None else row.token_hash
+            row.old_token_until = old_until
+            entry.enrolled.n_retired -= row.retired is not None
+            row.token_hash, row.revoked, row.retired = token_hash, False, None
         self._agent_tokens[token_hash] = (model, agent)
 
     async def agent(self, model: str, agent: str) -> AgentRecord:
@@ -118,13 +156,14 @@ class MemoryStore:
     async def agents(self, model: str, query: PageQuery) -> AgentPage:
         entry = self._entry(model)
         wanted = query.search.casefold()
-        found = [_record(row) for name, row in entry.agents.items() if wanted in name.casefold()]
+        rows_of_kind = [row for row in entry.agents.values() if query.retired in (None, row.retired is not None)]
+        found = [_record(row) for row in rows_of_kind if wanted in row.name.casefold()]
         found.sort(key=operator.attrgetter("name"))
         found.sort(key=_sort_key(query.key), reverse=query.descending)
         return AgentPage(found[query.offset : query.offset + query.per_page], len(found))
 
     async def fleet(self, model: str, *, since: float) -> FleetSummary:
-        agents = self._entry(model).agents.values()
+        agents = [row for row in self._entry(model).agents.values() if row.retired is None]
         seen = [row.last_seen for row in agents if row.last_seen is not None]
         return FleetSummary(
             n_agents=len(agents),
@@ -138,13 +177,23 @@ class MemoryStore:
         )
 
     async def contribution(self, model: str, agent: str) -> bytes | None:
-        return self._row(model, agent).total
+        row = self._row(model, agent)
+        return rows.contribution_of(self._entry(model).model, row.total, row.epoch, row.stamp)
+
+    async def counted_sums(self, model: str, *, limit: int) -> list[AgentSum]:
+        entry = self._entry(model)
+        of_epoch = [row for row in entry.agents.values() if row.epoch == entry.model.epoch]
+        found = [AgentSum(row.name, row.n_obs, row.total) for row in of_epoch if row.total is not None]
+        quarantined = {row.name for row in of_epoch if row.quarantined}
+        counted = [item for item in found if item.name not in quarantined]
+        return sorted(counted, key=lambda item: (-item.n_obs, item.name))[:limit]
 
     async def revoke(self, model: str, agent: str, *, now: float) -> None:
         self._row(model, agent).revoked = True
 
     async def forget(self, model: str, agent: str, *, now: float) -> Model:
         entry, row = self._entry(model), self._row(model, agent)
+        entry.rewards.forget(agent)
         if row.incarnation:
             entry.retired[agent, row.incarnation] = FORGOTTEN
         for name, incarnation in list(entry.retired):
@@ -158,6 +207,8 @@ class MemoryStore:
             last_seen=row.last_seen,
             created=row.created,
             quarantined=row.quarantined,
+            retired=row.retired,
+            enrolment=row.enrolment,
         )
         return self._recomputed(entry)
 
@@ -168,13 +219,22 @@ class MemoryStore:
         row.quarantined = on
         return self._recomputed(entry)
 
+    async def widen(self, model: str, arms: Sequence[str], *, now: float) -> Model:
+        entry = self._entry(model)
+        entry.model, entry.packed = rows.widened_model(entry.model, entry.packed, arms)
+        for row in entry.agents.values():
+            if row.total is not None:
+                row.total = rows.widened_sum(row.total, entry.model.settings)
+        entry.checkpoints.clear()
+        return _counted(entry)
+
     def _recomputed(self, entry: _StoredModel) -> Model:
-        state = np.frombuffer(entry.model.settings.prior(), dtype="<f8").copy()
-        for other in entry.agents.values():
-            if other.total is not None and not other.quarantined:
-                state += np.frombuffer(other.total, dtype="<f8")
-        entry.packed = state.tobytes()
-        entry.model = rows.corrected(entry.model, entry.packed)
+        counted = [row for row in entry.agents.values() if row.total is not None and not row.quarantined]
+        of_epoch = (row for row in counted if row.epoch == entry.model.epoch)
+        entry.packed = rows.recomputed(entry.model, ((row.total, row.stamp) for row in of_epoch))
+        entry.detector = None
+        groups = sum((GroupSums.from_bytes(row.groups) for row in counted), start=NO_GROUPS)
+        entry.model = rows.corrected(entry.model, entry.packed, groups)
         return _counted(entry)
 
     # -- tokens of people
@@ -189,7 +249,14 @@ class MemoryStore:
         owner = self._agent_tokens.get(token_hash)
         if owner is not None:
             model, agent = owner
-            return Principal("agent", agent, model, self._row(model, agent).revoked)
+            row = self._row(model, agent)
+            is_old = row.old_token_hash is not None and hmac.compare_digest(row.old_token_hash, token_hash)
+            until = row.old_token_until if is_old else None
+            return Principal("agent", agent, model, row.revoked, row.retired is not None, until)
+        for model, entry in self._models.items():
+            enrolment = find_enrolment(entry.enrolled, token_hash)
+            if enrolment is not None:
+                return Principal("enrolment", enrolment, model)
         for name, (role, known) in self._tokens.items():
             if hmac.compare_digest(known, token_hash):
                 return Principal(role, name)
@@ -209,8 +276,14 @@ class MemoryStore:
             entry = entries.get(note.uid)
             if entry is None:
                 continue
-            if isinstance(note.entry, Event):
+            if isinstance(note.entry, Contact):
+                row = entry.agents.get(note.entry.agent)
+                if row is not None:
+                    row.last_seen = max(row.last_seen or note.entry.at, note.entry.at)
+            elif isinstance(note.entry, Event):
                 entry.events.append(note.entry)
+            elif isinstance(note.entry, Checkpoint):
+                _keep(entry.checkpoints, note.entry)
             else:
                 entry.samples.append(note.entry)
                 if len(entry.samples) > MAX_SAMPLES:
@@ -222,6 +295,9 @@ class MemoryStore:
 
     async def samples(self, model: str) -> list[Sample]:
         return list(self._entry(model).samples)
+
+    async def checkpoints(self, model: str) -> list[Checkpoint]:
+        return list(self._entry(model).checkpoints)
 
     # -- lookup
 
@@ -245,8 +321,22 @@ def _trim_retired(entry: _StoredModel, agent: str) -> None:
         del entry.retired[key]
 
 
+def _keep(checkpoints: list[Checkpoint], new: Checkpoint) -> None:
+    kept = [KeptCheckpoint(i, old.version, old.generation, old.n_obs) for i, old in enumerate(checkpoints)]
+    is_kept, gone = make_room(kept, new)
+    checkpoints[:] = [old for i, old in enumerate(checkpoints) if i not in gone] + [new] * is_kept
+
+
 def _counted(entry: _StoredModel) -> Model:
-    return replace(entry.model, n_agents=len(entry.agents))
+    n_agents = sum(row.retired is None for row in entry.agents.values())
+    n_waiting = entry.rewards.n_waiting
+    return replace(
+        entry.model,
+        n_agents=n_agents,
+        n_retired=entry.enrolled.n_retired,
+        n_rewards=n_waiting,
+        n_answered=len(entry.rewards.by_decision) - n_waiting,
+    )
 
 
 def _record(row: AgentRow) -> AgentRecord:

@@ -10,8 +10,10 @@ from typing import Any
 import asyncpg
 import numpy as np
 
+from fedbandit.core.group_sums import NO_GROUPS, GroupSums
 from fedbandit.errors import AlreadyExists, StoreUnavailable, UnknownAgent, UnknownModel
-from fedbandit.service.exchange.ledger import FORGOTTEN, MAX_RETIRED, Fold, IncomingUpload
+from fedbandit.service.exchange.epochs import prior_of
+from fedbandit.service.exchange.ledger import FORGOTTEN, MAX_RETIRED, AgentRow, Fold, IncomingUpload
 from fedbandit.service.model import Model
 from fedbandit.service.stores import rows, schema
 from fedbandit.service.stores.base import (
@@ -19,6 +21,8 @@ from fedbandit.service.stores.base import (
     MAX_SAMPLES,
     AgentPage,
     AgentRecord,
+    AgentSum,
+    Contact,
     Event,
     FleetSummary,
     HistoryEntry,
@@ -29,9 +33,13 @@ from fedbandit.service.stores.base import (
     Role,
     Sample,
 )
+from fedbandit.service.stores.checkpoints import Checkpoint, KeptCheckpoint, make_room
+from fedbandit.service.stores.postgres_enrolments import PostgresEnrolments, require_free
+from fedbandit.service.stores.postgres_rewards import PostgresRewards
 from fedbandit.wire.settings import ModelSettings
 
 MIGRATION_LOCK = 0x66656462  # "fedb": replicas that start together migrate in turn
+CHECKPOINT_LOCK = 0x6665636B
 COMMAND_TIMEOUT_S = 30.0
 NUL = "\0"  # PostgreSQL cannot store it in text, so no name contains it
 SESSION = {
@@ -41,26 +49,29 @@ SESSION = {
     "idle_in_transaction_session_timeout": "10000",
 }
 
-# One statement writes a batch: the agents in the arrays $1…$14, and the model $27.
+# One statement writes a batch: the agents in the arrays $1…$18, and the model $36.
 _WRITE = """
 WITH new AS (
     SELECT * FROM unnest(
         $1::text[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::float8[], $7::bigint[], $8::float8[],
-        $9::float8[], $10::bigint[], $11::bigint[], $12::float8[], $13::bytea[], $14::bigint[]
+        $9::float8[], $10::bigint[], $11::bigint[], $12::float8[], $13::bytea[], $14::bigint[], $15::bigint[],
+        $16::bigint[], $17::bytea[], $18::bigint[]
     ) AS new (incarnation, sequence, digest, n_uploads, n_obs, reward_sum, n_bytes, growth, growth_most, unsent,
-              model_version, last_seen, total, id)
+              model_version, last_seen, reward_groups, n_discarded, epoch, stamp, total, id)
 ), updated AS (
     UPDATE agents SET
         incarnation = new.incarnation, sequence = new.sequence, digest = new.digest, n_uploads = new.n_uploads,
         n_obs = new.n_obs, reward_sum = new.reward_sum, n_bytes = new.n_bytes, growth = new.growth,
         growth_most = new.growth_most, unsent = new.unsent, model_version = new.model_version,
-        last_seen = new.last_seen, total = new.total
+        last_seen = new.last_seen, reward_groups = new.reward_groups, n_discarded = new.n_discarded,
+        epoch = new.epoch, stamp = new.stamp, total = new.total
     FROM new WHERE agents.id = new.id
 )
 UPDATE models SET
-    version = $15, n_uploads = $16, n_bytes = $17, n_obs = $18, reward_sum = $19, reward_sq_sum = $20, growth_n = $21,
-    growth_block = $22, growth_previous = $23, growth_most = $24, generation = $25, state = $26
-WHERE id = $27
+    version = $19, n_uploads = $20, n_bytes = $21, n_obs = $22, reward_sum = $23, reward_sq_sum = $24, growth_n = $25,
+    growth_block = $26, growth_previous = $27, growth_most = $28, generation = $29, reward_groups = $30, epoch = $31,
+    clock = $32, n_discarded = $33, state = $34, detector = $35
+WHERE id = $36
 """
 _RETIRE = (
     "INSERT INTO retired (agent_id, incarnation, reason, at) VALUES ($1, $2, $3, $4) "
@@ -75,7 +86,7 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
         return ""
 
 
-class PostgresStore:
+class PostgresStore(PostgresEnrolments, PostgresRewards):
     """Any number of server processes on one database."""
 
     def __init__(self, address: str, *, pool_size: int = 8) -> None:
@@ -151,6 +162,14 @@ class PostgresStore:
             row = await _model_row(connection, model, ", state")
         return ModelState(rows.model_of(row), row["state"])
 
+    async def configure(self, model: str, before: ModelSettings, after: ModelSettings) -> bool:
+        async with self._transaction() as connection:
+            row = await _model_row(connection, model, lock=True)  # an exchange that runs now finishes before
+            if rows.model_of(row).settings != before:
+                return False
+            await connection.execute("UPDATE models SET settings = $1 WHERE id = $2", after.to_json(), row["id"])
+            return True
+
     async def delete(self, model: str) -> None:
         async with self._connection() as connection:
             if NUL in model or await connection.execute("DELETE FROM models WHERE name = $1", model) == "DELETE 0":
@@ -159,28 +178,53 @@ class PostgresStore:
     async def merge(self, model: str, batch: Sequence[IncomingUpload], *, now: float) -> MergedBatch:
         async with self._transaction() as connection:
             # The lock is a statement of its own: reads after it see what its last holder wrote.
-            row = await _model_row(connection, model, ", state", lock=True)
+            row = await _model_row(connection, model, ", state, detector", lock=True)
             before, packed = rows.model_of(row), row["state"]
-            fold = await _fold(connection, row["id"], before, packed, batch)
+            fold = await _fold(connection, row["id"], before, packed, row["detector"], batch)
             outcomes = fold.run(batch, now=now)
             if fold.n_uploads == 0:
                 return MergedBatch(before, packed, outcomes, 0)
             after, packed = rows.folded(before, fold)
             agents = zip(*(rows.agent_values(agent) for agent in fold.changed.values()), strict=True)
-            await connection.execute(_WRITE, *map(list, agents), *rows.model_values(after, packed), row["id"])
+            values = rows.model_values(after, packed, fold.world.packed_detector())
+            await connection.execute(_WRITE, *map(list, agents), *values, row["id"])
             for (name, incarnation), why in fold.newly_retired.items():
                 await _retire(connection, fold.agents[name].id, incarnation, why, now)
-        return MergedBatch(after, packed, outcomes, fold.n_uploads)
+        return MergedBatch(after, packed, outcomes, fold.n_uploads, fold.world.restarts)
+
+    async def restart(self, model: str, *, now: float) -> Model:
+        async with self._transaction() as connection:
+            row = await _model_row(connection, model, lock=True)
+            after, packed = rows.restarted(rows.model_of(row))
+            await _write_model(connection, row["id"], after, packed)
+        return after
+
+    async def _write(
+        self, connection: Any, agents: Sequence[AgentRow], model: Model, packed: bytes, model_id: int
+    ) -> None:
+        columns = zip(*(rows.agent_values(agent) for agent in agents), strict=True)
+        await connection.execute(_WRITE, *map(list, columns), *rows.model_values(model, packed, None), model_id)
 
     # -- agents
 
-    async def enroll(self, model: str, agent: str, token_hash: bytes, *, now: float, renew: bool = False) -> None:
+    async def enroll(
+        self,
+        model: str,
+        agent: str,
+        token_hash: bytes,
+        *,
+        now: float,
+        renew: bool = False,
+        old_until: float | None = None,
+    ) -> None:
         async with self._transaction() as connection:
             model_id = (await _model_row(connection, model, lock=True))["id"]
             if renew:
-                change = "UPDATE agents SET token_hash = $1, revoked = FALSE WHERE model_id = $2 AND name = $3"
-                if await connection.execute(change, token_hash, model_id, agent) != "UPDATE 0":
+                await connection.execute(rows.COUNT_AGAIN.format(model="$1", agent="$2"), model_id, agent)
+                change = rows.RENEW.format(token="$1", until="$2::float8", model="$3", agent="$4", false="FALSE")
+                if await connection.execute(change, token_hash, old_until, model_id, agent) != "UPDATE 0":
                     return
+            await require_free(connection, model_id, agent)
             made = await connection.execute(
                 "INSERT INTO agents (model_id, name, token_hash, created) VALUES ($1, $2, $3, $4) "
                 "ON CONFLICT (model_id, name) DO NOTHING",
@@ -195,7 +239,7 @@ class PostgresStore:
             return rows.agent_of(await _agent_row(connection, model, agent, rows.AGENT_COLUMNS))
 
     async def agents(self, model: str, query: PageQuery) -> AgentPage:
-        where = "model_id = $1 AND position(lower($2::text) IN lower(name)) > 0"
+        where = f"model_id = $1 AND position(lower($2::text) IN lower(name)) > 0{rows.kind_of_agents(query.retired)}"
         order = f"{rows.ORDER[query.key]} {'DESC' if query.descending else 'ASC'}, name"
         page = f"SELECT {rows.AGENT_COLUMNS} FROM agents WHERE {where} ORDER BY {order} LIMIT $3 OFFSET $4"
         async with self._connection() as connection:
@@ -212,8 +256,15 @@ class PostgresStore:
 
     async def contribution(self, model: str, agent: str) -> bytes | None:
         async with self._connection() as connection:
-            total: bytes | None = (await _agent_row(connection, model, agent, "total"))["total"]
-        return total
+            known = rows.model_of(await _model_row(connection, model))
+            row = await _agent_row(connection, model, agent, "total, epoch, stamp")
+        return rows.contribution_of(known, row["total"], row["epoch"], row["stamp"])
+
+    async def counted_sums(self, model: str, *, limit: int) -> list[AgentSum]:
+        query = rows.LARGEST_SUMS.format(model="$1", limit="$2")
+        async with self._connection() as connection:
+            found = await connection.fetch(query, (await _model_row(connection, model))["id"], limit)
+        return [AgentSum(*row) for row in found]
 
     async def revoke(self, model: str, agent: str, *, now: float) -> None:
         async with self._transaction() as connection:
@@ -224,8 +275,11 @@ class PostgresStore:
 
     async def forget(self, model: str, agent: str, *, now: float) -> Model:
         async with self._transaction() as connection:
-            row = await _model_row(connection, model, lock=True)
+            model_id = (await _model_row(connection, model, lock=True))["id"]
             known = await _agent_row(connection, model, agent, "id, incarnation")
+            for change in rows.FORGET_REWARDS:
+                await connection.execute(change.format(model="$1", agent="$2"), model_id, agent)
+            row = await _model_row(connection, model)
             if known["incarnation"]:
                 await _retire(connection, known["id"], known["incarnation"], FORGOTTEN, now)
             await connection.execute("UPDATE retired SET reason = $1 WHERE agent_id = $2", FORGOTTEN, known["id"])
@@ -239,6 +293,21 @@ class PostgresStore:
             change = "UPDATE agents SET quarantined = $1 WHERE id = $2 AND quarantined <> $1"
             is_changed = await connection.execute(change, on, agent_id) != "UPDATE 0"
             return await _recomputed(connection, row) if is_changed else rows.model_of(row)
+
+    async def widen(self, model: str, arms: Sequence[str], *, now: float) -> Model:
+        async with self._transaction() as connection:
+            row = await _model_row(connection, model, lock=True)
+            packed = await connection.fetchval("SELECT state FROM models WHERE id = $1", row["id"])
+            after, state = rows.widened_model(rows.model_of(row), packed, arms)
+            await _write_model(connection, row["id"], after, state)
+            change = "UPDATE models SET settings = $1 WHERE id = $2"
+            await connection.execute(change, after.settings.to_json(), row["id"])
+            sums = "SELECT id, total FROM agents WHERE model_id = $1 AND total IS NOT NULL"
+            for agent in await connection.fetch(sums, row["id"]):
+                wider = rows.widened_sum(agent["total"], after.settings)
+                await connection.execute("UPDATE agents SET total = $1 WHERE id = $2", wider, agent["id"])
+            await connection.execute("DELETE FROM checkpoints WHERE model_id = $1", row["id"])
+            return after
 
     # -- tokens of people
 
@@ -254,13 +323,17 @@ class PostgresStore:
 
     async def find_token(self, token_hash: bytes) -> Principal | None:
         query = (
-            "SELECT 'agent' AS role, agents.name, models.name AS model, agents.revoked "
-            "FROM agents JOIN models ON models.id = agents.model_id WHERE agents.token_hash = $1 "
-            "UNION ALL SELECT role, name, '', FALSE FROM tokens WHERE token_hash = $1"
+            "SELECT 'agent' AS role, agents.name, models.name AS model, agents.revoked, agents.retired IS NOT NULL, "
+            "NULL::float8 FROM agents JOIN models ON models.id = agents.model_id WHERE agents.token_hash = $1 "
+            "UNION ALL SELECT 'agent', agents.name, models.name, agents.revoked, agents.retired IS NOT NULL, "
+            "old_token_until FROM agents JOIN models ON models.id = agents.model_id WHERE agents.old_token_hash = $1 "
+            "UNION ALL SELECT role, name, '', FALSE, FALSE, NULL FROM tokens WHERE token_hash = $1 "
+            "UNION ALL SELECT 'enrolment', enrolments.name, models.name, FALSE, FALSE, NULL FROM enrolments "
+            "JOIN models ON models.id = enrolments.model_id WHERE secret_hash = $1"
         )
         async with self._connection() as connection:
             row = await connection.fetchrow(query, token_hash)
-        return None if row is None else Principal(row["role"], row["name"], row["model"], row["revoked"])
+        return None if row is None else Principal(*row)
 
     async def tokens(self) -> list[Principal]:
         async with self._connection() as connection:
@@ -300,6 +373,12 @@ class PostgresStore:
         async with self._connection() as connection:
             found = await connection.fetch(query, (await _model_row(connection, model))["id"])
         return [rows.sample_of(row) for row in found]
+
+    async def checkpoints(self, model: str) -> list[Checkpoint]:
+        query = f"SELECT {rows.CHECKPOINT_COLUMNS} FROM checkpoints WHERE model_id = $1 ORDER BY id"
+        async with self._connection() as connection:
+            found = await connection.fetch(query, (await _model_row(connection, model))["id"])
+        return [rows.checkpoint_of(row) for row in found]
 
 
 @asynccontextmanager
@@ -345,7 +424,14 @@ async def _agent_row(connection: Any, model: str, agent: str, columns: str) -> A
     return row
 
 
-async def _fold(connection: Any, model_id: int, model: Model, packed: bytes, batch: Sequence[IncomingUpload]) -> Fold:
+async def _fold(
+    connection: Any,
+    model_id: int,
+    model: Model,
+    packed: bytes,
+    detector: bytes | None,
+    batch: Sequence[IncomingUpload],
+) -> Fold:
     names = list({upload.agent for upload in batch})
     query = f"SELECT {rows.LEDGER_COLUMNS} FROM agents WHERE model_id = $1 AND name = ANY($2::text[])"
     agents = rows.ledger_of(await connection.fetch(query, model_id, names))
@@ -359,18 +445,27 @@ async def _fold(connection: Any, model_id: int, model: Model, packed: bytes, bat
         )
         found = await connection.fetch(query, [row.id for row, _ in incarnations], [name for _, name in incarnations])
         retired = {(row["name"], row["incarnation"]): row["reason"] for row in found}
-    return rows.fold_of(model, packed, agents, retired)
+    return rows.fold_of(model, packed, detector, agents, retired)
 
 
 async def _recomputed(connection: Any, row: Any) -> Model:
     """Recompute the state as λI plus the sums of all agents not in quarantine, in the caller's transaction."""
     before = rows.model_of(row)
-    total = np.frombuffer(before.settings.prior(), dtype="<f8").copy()
+    total, world = prior_of(before.settings), rows.epoch_of(before)
+    groups = NO_GROUPS
     async for agent in connection.cursor(rows.COUNTED_SUMS.format(model="$1"), row["id"], prefetch=100):
-        total += np.frombuffer(agent["total"], dtype="<f8")
-    after = rows.corrected(before, total.tobytes())
-    await connection.execute(_WRITE, *([] for _ in range(14)), *rows.model_values(after, total.tobytes()), row["id"])
+        if agent["total"] is not None:
+            total += world.moved(np.frombuffer(agent["total"], dtype="<f8"), agent["stamp"])
+        groups += GroupSums.from_bytes(agent["reward_groups"])
+    after = rows.corrected(before, total.tobytes(), groups)
+    await _write_model(connection, row["id"], after, total.tobytes())
     return after
+
+
+async def _write_model(connection: Any, model_id: int, model: Model, packed: bytes) -> None:
+    """Write a model whose sums changed other than by uploads; tests for a change begin anew."""
+    no_agents: list[list[Any]] = [[] for _ in range(18)]
+    await connection.execute(_WRITE, *no_agents, *rows.model_values(model, packed, None), model_id)
 
 
 async def _retire(connection: Any, agent_id: int, incarnation: str, why: str, now: float) -> None:
@@ -378,7 +473,27 @@ async def _retire(connection: Any, agent_id: int, incarnation: str, why: str, no
     await connection.execute(rows.TRIM_RETIRED.format(agent="$1", limit=MAX_RETIRED - 1), agent_id)
 
 
-async def _write_entry(connection: Any, model_id: int, entry: Event | Sample) -> None:
+async def _keep(connection: Any, model_id: int, new: Checkpoint) -> None:
+    # Replicas that keep checkpoints of one model at the same time do so in turn.
+    await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", CHECKPOINT_LOCK, model_id % (1 << 31))
+    found = await connection.fetch(rows.KEPT_CHECKPOINTS.format(model="$1"), model_id)
+    is_kept, gone = make_room([KeptCheckpoint(*row) for row in found], new)
+    await connection.execute("DELETE FROM checkpoints WHERE id = ANY($1::bigint[])", gone)
+    if is_kept:
+        await connection.execute(
+            f"INSERT INTO checkpoints (model_id, {rows.CHECKPOINT_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6)",
+            *(model_id, *rows.checkpoint_values(new)),
+        )
+
+
+async def _write_entry(connection: Any, model_id: int, entry: Event | Sample | Contact | Checkpoint) -> None:
+    if isinstance(entry, Contact):
+        seen = rows.SEEN.format(at="$1", model="$2", agent="$3")
+        await connection.execute(seen, entry.at, model_id, entry.agent)
+        return
+    if isinstance(entry, Checkpoint):
+        await _keep(connection, model_id, entry)
+        return
     if isinstance(entry, Event):
         await connection.execute(
             "INSERT INTO events (model_id, at, kind, agent, detail) VALUES ($1, $2, $3, $4, $5)",

@@ -10,23 +10,33 @@ from typing import Any
 
 import numpy as np
 
+from fedbandit.core.block_packing import widened
+from fedbandit.core.group_sums import NO_GROUPS, GroupSums
+from fedbandit.service.exchange.epochs import EpochState, prior_of
 from fedbandit.service.exchange.ledger import AgentRow, Fold, IncomingUpload
+from fedbandit.service.exchange.reported_rewards import Bookings
 from fedbandit.service.model import GrowthWindow, Model, totals_of
 from fedbandit.service.stores.base import AgentRecord, Event, FleetSummary, Sample
+from fedbandit.service.stores.checkpoints import Checkpoint
+from fedbandit.service.stores.enrolments import Enrolment
+from fedbandit.service.stores.rewards import SLACK_S, TOKEN_S, WAITING, WAITING_S, Report, owner_prefix
 from fedbandit.wire.settings import ModelSettings
 
 MODEL_COLUMNS = (
     "id, uid, settings, created, version, n_agents, n_uploads, n_bytes, n_obs, reward_sum, reward_sq_sum, "
-    "growth_n, growth_block, growth_previous, growth_most, generation"
+    "growth_n, growth_block, growth_previous, growth_most, generation, n_retired, reward_groups, epoch, clock, "
+    "n_discarded, n_rewards, n_answered"
 )
 AGENT_COLUMNS = (
     "name, created, revoked, quarantined, last_seen, incarnation, sequence, n_uploads, n_obs, "
-    "reward_sum, n_bytes, growth, growth_most, unsent, model_version"
+    "reward_sum, n_bytes, growth, growth_most, unsent, model_version, retired, enrolment, n_discarded"
 )
 LEDGER_COLUMNS = (
     "name, token_hash, revoked, incarnation, sequence, digest, total, n_uploads, n_obs, reward_sum, n_bytes, "
-    "growth, growth_most, unsent, model_version, last_seen, id, created, quarantined"
+    "growth, growth_most, unsent, model_version, last_seen, id, created, quarantined, retired, reward_groups, "
+    "enrolment, old_token_hash, old_token_until, n_discarded, epoch, stamp"
 )
+CHECKPOINT_COLUMNS = "at, version, generation, n_obs, state"
 SAMPLE_COLUMNS = "at, version, n_obs, reward_sum, n_uploads, n_bytes, log_det, growth"
 ORDER = {
     "name": "name",
@@ -43,7 +53,7 @@ Row = Sequence[Any]
 
 @lru_cache(maxsize=1024)
 def settings_of(text: str) -> ModelSettings:
-    """The settings in a model's row; they never change, so each text is parsed once."""
+    """The settings in a model's row; each text is parsed once."""
     return ModelSettings.from_dict(json.loads(text))
 
 
@@ -62,6 +72,13 @@ def model_of(row: Row) -> Model:
         reward_sq_sum=row[10],
         growth=GrowthWindow(row[11], row[12], row[13], row[14]),
         generation=row[15],
+        n_retired=row[16],
+        groups=GroupSums.from_bytes(row[17]),
+        epoch=row[18],
+        clock=row[19],
+        n_discarded=row[20],
+        n_rewards=row[21],
+        n_answered=row[22],
     )
 
 
@@ -89,10 +106,22 @@ def incarnations_to_look_up(
     return [(row, incarnation) for (_, incarnation), row in found.items()]
 
 
-def fold_of(model: Model, packed: bytes, agents: dict[str, AgentRow], retired: Mapping[tuple[str, str], str]) -> Fold:
+def fold_of(
+    model: Model,
+    packed: bytes,
+    detector: bytes | None,
+    agents: dict[str, AgentRow],
+    retired: Mapping[tuple[str, str], str],
+) -> Fold:
     """A fold that starts from what was read."""
     state = np.frombuffer(packed, dtype="<f8").copy()
-    return Fold(model.settings, model.uid, model.version, state, model.growth, agents, retired)
+    settings, world = (model.settings, model.settings_id), epoch_of(model, detector)
+    return Fold(*settings, model.version, state, model.growth, agents, retired, world, groups=model.groups)
+
+
+def epoch_of(model: Model, detector: bytes | None = None) -> EpochState:
+    """The epoch that a fold starts from."""
+    return EpochState(model.settings, model.epoch, model.clock, model.n_discarded, detector)
 
 
 def folded(model: Model, fold: Fold) -> tuple[Model, bytes]:
@@ -108,18 +137,36 @@ def folded(model: Model, fold: Fold) -> tuple[Model, bytes]:
         n_uploads=model.n_uploads + fold.n_uploads,
         n_bytes=model.n_bytes + fold.n_bytes,
         growth=fold.growth,
+        groups=fold.groups,
+        generation=model.generation + len(fold.world.restarts),
+        epoch=fold.world.epoch,
+        clock=fold.world.clock,
+        n_discarded=fold.world.n_discarded,
     )
     return model, packed
 
 
+def widened_model(before: Model, packed: bytes, arms: Sequence[str]) -> tuple[Model, bytes]:
+    """A model and its state with more arms."""
+    settings = before.settings.widened(arms)
+    state = widened_sum(packed, settings, lam=settings.lam)
+    return corrected(replace(before, settings=settings), state, before.groups), state
+
+
+def widened_sum(packed: bytes, settings: ModelSettings, *, lam: float = 0.0) -> bytes:
+    """Packed sums with as many blocks as the settings have."""
+    numbers = np.frombuffer(packed, dtype="<f8")
+    return widened(numbers, settings.dim // settings.blocks, settings.blocks, lam=lam).astype("<f8").tobytes()
+
+
 def with_totals(model: Model, packed: bytes) -> Model:
     """The model with the totals of these sums."""
-    n_obs, reward_sum, reward_sq_sum = totals_of(packed, model.settings.dim)
+    n_obs, reward_sum, reward_sq_sum = totals_of(packed)
     return replace(model, n_obs=n_obs, reward_sum=reward_sum, reward_sq_sum=reward_sq_sum)
 
 
-def model_values(model: Model, packed: bytes) -> tuple[Any, ...]:
-    """version … generation, state: the columns of a model that change with its state."""
+def model_values(model: Model, packed: bytes, detector: bytes | None) -> tuple[Any, ...]:
+    """version … n_discarded, state, detector: the columns of a model that change with its state."""
     growth = model.growth
     return (
         model.version,
@@ -133,7 +180,12 @@ def model_values(model: Model, packed: bytes) -> tuple[Any, ...]:
         growth.previous,
         growth.most,
         model.generation,
+        model.groups.to_bytes(),
+        model.epoch,
+        model.clock,
+        model.n_discarded,
         packed,
+        detector,
     )
 
 
@@ -152,6 +204,10 @@ def agent_values(agent: AgentRow) -> tuple[Any, ...]:
         agent.unsent,
         agent.model_version,
         agent.last_seen,
+        agent.groups,
+        agent.n_discarded,
+        agent.epoch,
+        agent.stamp,
         agent.total,
         agent.id,
     )
@@ -187,16 +243,60 @@ def sample_values(sample: Sample) -> tuple[Any, ...]:
     )
 
 
-def corrected(model: Model, packed: bytes) -> Model:
+def checkpoint_of(row: Row) -> Checkpoint:
+    """The checkpoint in a row of `CHECKPOINT_COLUMNS`."""
+    return Checkpoint(*row)
+
+
+def checkpoint_values(checkpoint: Checkpoint) -> tuple[Any, ...]:
+    """The values of `CHECKPOINT_COLUMNS`."""
+    return checkpoint.at, checkpoint.version, checkpoint.generation, checkpoint.n_obs, checkpoint.packed
+
+
+def restarted(model: Model) -> tuple[Model, bytes]:
+    """The model and its packed sums after a restart by hand."""
+    packed = model.settings.prior()
+    return replace(corrected(model, packed, model.groups), epoch=model.epoch + 1), packed
+
+
+def recomputed(model: Model, sums: Iterable[tuple[bytes | None, int]]) -> bytes:
+    """λI plus the sums of agents, each as of a stamp."""
+    world = epoch_of(model)
+    state = prior_of(model.settings)
+    for packed, stamp in sums:
+        if packed is not None:
+            state += world.moved(np.frombuffer(packed, dtype="<f8"), stamp)
+    return state.tobytes()
+
+
+def contribution_of(model: Model, total: bytes | None, epoch: int, stamp: int) -> bytes | None:
+    """What the model holds of an agent with these sums; None if they are of an earlier epoch."""
+    if total is None or epoch != model.epoch:
+        return None
+    return epoch_of(model).moved(np.frombuffer(total, dtype="<f8"), stamp).tobytes()
+
+
+def corrected(model: Model, packed: bytes, groups: GroupSums) -> Model:
     """The model after data were excluded or included, with the resulting sums."""
-    return with_totals(replace(model, version=model.version + 1, generation=model.generation + 1), packed)
+    changed = replace(model, version=model.version + 1, generation=model.generation + 1, groups=groups)
+    return with_totals(changed, packed)
 
 
 # -- statements of both dialects; {model}, {id} and {empty} stand for the dialect's placeholders
 
 CLEAR_AGENT = (
     "UPDATE agents SET incarnation = '', sequence = 0, digest = {empty}, n_uploads = 0, n_obs = 0, reward_sum = 0, "
-    "n_bytes = 0, growth = 0, growth_most = 0, unsent = 0, model_version = 0, total = NULL WHERE id = {id}"
+    "n_bytes = 0, growth = 0, growth_most = 0, unsent = 0, model_version = 0, n_discarded = 0, epoch = 0, stamp = 0, "
+    "reward_groups = {empty}, total = NULL WHERE id = {id}"
+)
+RENEW = (
+    "UPDATE agents SET old_token_hash = CASE WHEN {until} IS NULL THEN NULL ELSE token_hash END, "
+    "old_token_until = {until}, token_hash = {token}, revoked = {false}, retired = NULL "
+    "WHERE model_id = {model} AND name = {agent}"
+)
+SEEN = (
+    "UPDATE agents SET last_seen = {at} "
+    "WHERE model_id = {model} AND name = {agent} AND (last_seen IS NULL OR last_seen < {at})"
 )
 TRIM_EVENTS = (
     "DELETE FROM events WHERE model_id = {model} AND id <= "
@@ -209,9 +309,20 @@ FLEET = (
     "COALESCE(SUM(CASE WHEN revoked THEN 1 ELSE 0 END), 0), "
     "COALESCE(SUM(CASE WHEN unsent > 0 THEN 1 ELSE 0 END), 0), "
     "COALESCE(SUM(unsent), 0), MAX(last_seen), "
-    "COALESCE(SUM(CASE WHEN quarantined THEN 1 ELSE 0 END), 0) FROM agents WHERE model_id = {model}"
+    "COALESCE(SUM(CASE WHEN quarantined THEN 1 ELSE 0 END), 0) FROM agents WHERE model_id = {model} AND retired IS NULL"
 )
-COUNTED_SUMS = "SELECT total FROM agents WHERE model_id = {model} AND total IS NOT NULL AND NOT quarantined ORDER BY id"
+# Sums of an earlier epoch count for nothing; rewards by group are those of all epochs.
+_IS_NOW = "epoch = (SELECT epoch FROM models WHERE id = {model})"
+_COUNTED = f"total IS NOT NULL AND NOT quarantined AND {_IS_NOW}"
+COUNTED_SUMS = (
+    f"SELECT CASE WHEN {_IS_NOW} THEN total END AS total, stamp, reward_groups FROM agents "
+    "WHERE model_id = {model} AND total IS NOT NULL AND NOT quarantined ORDER BY id"
+)
+LARGEST_SUMS = (
+    f"SELECT name, n_obs, total FROM agents WHERE model_id = {{model}} AND {_COUNTED} "
+    "ORDER BY n_obs DESC, name LIMIT {limit}"
+)
+KEPT_CHECKPOINTS = "SELECT id, version, generation, n_obs FROM checkpoints WHERE model_id = {model} ORDER BY id"
 # Keep the newest `limit`, and all with the same time as the oldest of them.
 TRIM_RETIRED = (
     "DELETE FROM retired WHERE agent_id = {agent} AND at < "
@@ -223,3 +334,103 @@ THIN_SAMPLES = (
     "SELECT id, ROW_NUMBER() OVER (ORDER BY id) AS place, COUNT(*) OVER () AS n FROM samples WHERE model_id = {model}"
     ") AS numbered WHERE n > {limit} AND place <= {limit} / 2 AND place % 2 = 1)"
 )
+
+
+# -- enrolments, and agents that were retired
+
+ENROLMENT_COLUMNS = "name, created, name_prefix, max_uses, expires, n_used, revoked"
+REMOVE_ENDED = (
+    "DELETE FROM enrolments WHERE model_id = {model} AND "
+    "(CASE WHEN revoked OR n_used >= max_uses THEN created ELSE COALESCE(expires, 1e300) END) < {before}"
+)
+SILENT = (
+    "SELECT name FROM agents WHERE model_id = {model} AND retired IS NULL AND COALESCE(last_seen, created) < {before} "
+    "ORDER BY COALESCE(last_seen, created), name LIMIT {limit}"
+)
+# Before a retired agent gets a new token, and with it is at work again.
+COUNT_AGAIN = (
+    "UPDATE models SET n_agents = n_agents + 1, n_retired = n_retired - 1 WHERE id = {model} AND EXISTS "
+    "(SELECT 1 FROM agents WHERE model_id = {model} AND name = {agent} AND retired IS NOT NULL)"
+)
+FOLD_COLUMNS = (
+    "id, name, total, n_uploads, n_obs, reward_sum, n_bytes, growth_most, last_seen, reward_groups, n_discarded, "
+    "epoch, stamp"
+)
+TO_FOLD = (
+    f"SELECT {FOLD_COLUMNS} FROM agents WHERE model_id = {{model}} AND retired IS NOT NULL AND name <> {{name}} "
+    "AND quarantined = {false} AND retired < {before} ORDER BY id LIMIT {limit}"
+)
+SET_FOLDED = (
+    "UPDATE agents SET total = {}, n_uploads = {}, n_obs = {}, reward_sum = {}, n_bytes = {}, growth_most = {}, "
+    "last_seen = {}, reward_groups = {}, n_discarded = {}, epoch = {}, stamp = {} WHERE model_id = {} AND name = {}"
+)
+
+
+def kind_of_agents(retired: bool | None) -> str:
+    """The condition of `PageQuery.retired`."""
+    return "" if retired is None else f" AND retired IS {'NOT NULL' if retired else 'NULL'}"
+
+
+def enrolment_of(row: Row) -> Enrolment:
+    """The enrolment in a row of `ENROLMENT_COLUMNS`."""
+    name, created, name_prefix, max_uses, expires, n_used, revoked = row
+    return Enrolment(name, created, name_prefix, max_uses, expires, n_used, bool(revoked))
+
+
+def folded_sums(model: Model, agents: Sequence[Row]) -> tuple[Any, ...]:
+    """The sums of rows of `FOLD_COLUMNS`, for `SET_FOLDED`; those of an earlier epoch count for nothing."""
+    found = [contribution_of(model, row[2], row[11], row[12]) for row in agents]
+    totals = [np.frombuffer(total, dtype="<f8") for total in found if total is not None]
+    total = None if not totals else np.sum(totals, axis=0).tobytes()
+    counts = [sum(row[place] for row in agents) for place in (3, 4, 5, 6)]
+    seen = [row[8] for row in agents if row[8] is not None]
+    groups = sum((GroupSums.from_bytes(row[9]) for row in agents), start=NO_GROUPS).to_bytes()
+    last = max(row[7] for row in agents), max(seen, default=None), groups
+    return (total, *counts, *last, sum(row[10] for row in agents), model.epoch, model.clock)
+
+
+def was_folded(agent: str) -> str:
+    """Why the name of a folded agent cannot be used again."""
+    return (
+        f"an agent {agent!r} was retired and folded; its old uploads would count again under this name: choose another"
+    )
+
+
+# -- rewards
+
+SET_COUNTS = "UPDATE models SET n_rewards = n_rewards + {}, n_answered = n_answered + {} WHERE id = {}"
+OWNER = (
+    "SELECT owners.agent, owners.forgotten, agents.name IS NULL OR agents.retired IS NOT NULL FROM owners "
+    "LEFT JOIN agents ON agents.model_id = owners.model_id AND agents.name = owners.agent "
+    "WHERE owners.model_id = {model} AND owners.prefix = {prefix}"
+)
+ANSWER = (
+    "UPDATE rewards SET outcome = {}, until = {} WHERE model_id = {} AND decision = {} AND prefix = {} AND outcome = ''"
+)
+_MINE = (
+    "model_id = {model} AND outcome = '' AND prefix IN "
+    "(SELECT prefix FROM owners WHERE model_id = {model} AND agent = {agent})"
+)
+FORGET_REWARDS = (
+    "UPDATE owners SET forgotten = TRUE WHERE model_id = {model} AND agent = {agent}",
+    f"UPDATE models SET n_rewards = n_rewards - (SELECT COUNT(*) FROM rewards WHERE {_MINE}) WHERE id = {{model}}",
+    f"DELETE FROM rewards WHERE {_MINE}",
+)
+WAITING_REWARDS = (
+    "SELECT decision, reward FROM rewards WHERE model_id = {model} AND prefix = {prefix} AND outcome = '' "
+    "ORDER BY until, decision LIMIT {limit}"
+)
+
+
+def reward_values(report: Report, outcome: str, now: float) -> tuple[str, str, float, str, float]:
+    """decision, prefix, reward, outcome, until: a row of rewards."""
+    is_waiting = outcome == WAITING
+    kept_s = WAITING_S if is_waiting else TOKEN_S + SLACK_S
+    return report.decision, owner_prefix(report.decision), report.reward, "" if is_waiting else outcome, now + kept_s
+
+
+def booked(model: Model, bookings: Bookings) -> tuple[Model, bytes]:
+    """The model and its packed sums after rewards were booked."""
+    packed = bookings.state.tobytes()
+    n = bookings.n_counted
+    return with_totals(replace(model, version=model.version + n, clock=model.clock + n), packed), packed

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TypeGuard, cast
 
 from fedbandit.algorithms.base import Rule
 from fedbandit.algorithms.delb import DELB
+from fedbandit.algorithms.fedlinucb import FedLinUCB
 from fedbandit.algorithms.fedpe import FedPE
 from fedbandit.algorithms.rules import LinearRule
 from fedbandit.algorithms.synchronous import SynchronousRule
-from fedbandit.errors import NotFinite
+from fedbandit.errors import NotFinite, NotOneBlock
 from fedbandit.simulation.compiled.blocks import Reader, new_log, obstacle_in, with_room
+from fedbandit.simulation.compiled.drift_fleet import needs_drift_kernel
 from fedbandit.simulation.compiled.fleets import KERNELS, CompiledFleet, compiled_fleet, is_lazy
 from fedbandit.simulation.compiled.planned import play_planned
 from fedbandit.simulation.compiled.round_block import RoundBlock, RoundLog
@@ -26,7 +29,17 @@ PLANNED_RULES = (DELB, FedPE)
 
 def has_kernel(rule: Rule | SynchronousRule) -> TypeGuard[LinearRule]:
     """Whether a kernel plays this rule; a subclass may do anything, so it does not count. None waits for batches."""
-    return type(rule) in KERNELS and getattr(rule, "min_upload", 1) == 1
+    if getattr(rule, "personal", None) is not None and getattr(rule, "max_silence", math.inf) != math.inf:
+        return False
+    is_plain = getattr(rule, "min_upload", 1) == 1 and (getattr(rule, "blocks", 1) == 1 or _has_block_kernel(rule))
+    return type(rule) in KERNELS and is_plain and (getattr(rule, "is_certain", True) or is_lazy(rule))
+
+
+def _has_block_kernel(rule: object) -> bool:
+    """Whether the kernel by blocks plays this rule: FedLinUCB as published, with join and arrival."""
+    if type(rule) is not FedLinUCB or rule.trigger != "determinant" or not rule.is_certain:
+        return False
+    return not needs_drift_kernel(rule)
 
 
 class NotCompiled(Exception):
@@ -62,7 +75,7 @@ def run_compiled(
         play_planned(cast(SynchronousRule, rule), recorder, *rounds, n_agents, n_rounds, progress)
         return recorder.trace()
     assert has_kernel(rule)
-    _play_blocks(rule, recorder, *rounds, n_agents, n_rounds, progress)
+    _play_blocks(rule, recorder, *rounds, n_agents, n_rounds, progress, seed)
     return recorder.trace()
 
 
@@ -74,19 +87,25 @@ def _play_blocks(
     n_agents: int,
     n_rounds: int,
     report: Callable[[int], None],
+    seed: int,
 ) -> None:
     first = next(blocks)
-    _check_playable(first[1], None)
+    draws = not getattr(rule, "is_certain", True)
+    _check_playable(first[1], None, draws)
     # On a ball every decision of an eager policy moves all later ones a little, and rounding errors grow from round to
     # round: only the reference's own steps give the reference's trace, and such a round is little else than its search.
     if first[1].decision_set is not None and not is_lazy(rule):
         raise NotCompiled("an eager policy on a ball", by_choice=True)
+    if first[1].decision_set is not None and needs_drift_kernel(rule):
+        raise NotCompiled("drift or max_silence on a ball")
+    if rule.blocks > 1 and (first[1].decision_set is not None or first[1].sizes is not None):
+        raise NotCompiled("a rule with blocks on a ball, or on decision sets of different sizes")
     reader = Reader(first[1], stream, n_agents)
-    fleet = compiled_fleet(rule, n_agents, n_rows=reader.n_rows, on_ball=reader.ball is not None)
+    fleet = compiled_fleet(rule, n_agents, n_rows=reader.n_rows, on_ball=reader.ball is not None, seed=seed)
     log = new_log(len(first[1]))
     t = 0
     for active, block in chain([first], blocks):
-        _check_playable(block, reader)
+        _check_playable(block, reader, draws)
         played = min(len(block), n_rounds - t)
         log = with_room(log, len(block))
         play(fleet, reader, reader.offer(active, block), log, played)
@@ -95,8 +114,10 @@ def _play_blocks(
         report(played)
 
 
-def _check_playable(block: Block, reader: Reader | None) -> None:
+def _check_playable(block: Block, reader: Reader | None, draws: bool) -> None:
     found = obstacle_in(block)
+    if found is None and draws and (block.decision_set is not None or block.sizes is not None):
+        found = "a policy that draws at random from a ball or from decision sets of different sizes"
     if found is None and reader is not None and block.decision_set != reader.ball:
         found = "decision sets that change from a ball to something else within a run"
     if found is not None:
@@ -108,6 +129,8 @@ def play(fleet: CompiledFleet, reader: Reader, offer: RoundBlock, log: RoundLog,
     i = 0
     while i < stop:
         i = fleet.play(offer, log, i, stop)
+        if i < -len(offer.active):
+            raise NotOneBlock("expected every action in one block of columns and zeros elsewhere: one is in several")
         if i < 0:
             raise NotFinite("expected finite scores: features are too large, and their squares")
         if i < stop and reader.ball is not None and fleet.decide is not None:

@@ -13,19 +13,26 @@ from fedbandit.algorithms.async_linucb import AsyncLinUCB
 from fedbandit.algorithms.dcb import DCB
 from fedbandit.algorithms.dislinucb import DisLinUCB
 from fedbandit.algorithms.fedlinucb import FedLinUCB
-from fedbandit.algorithms.messages import n_bytes, n_scalars
+from fedbandit.algorithms.messages import n_bytes, n_scalars, touched_bytes
 from fedbandit.algorithms.oful import OFUL
 from fedbandit.algorithms.rules import LinearRule
 from fedbandit.algorithms.synchronous import SCALAR_BYTES
 from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.core.decision_sets import Ball, Width
+from fedbandit.core.personal import Fixed
+from fedbandit.core.personal_prior import FIRST_CHOICE, FIRST_KAPPA
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats, packed_length
 from fedbandit.simulation.compiled.async_linucb import AsyncFleet, AsyncRule, play_async
 from fedbandit.simulation.compiled.dcb import DCBKernel
 from fedbandit.simulation.compiled.dislinucb import DisFleet, DisRule, play_dislinucb
+from fedbandit.simulation.compiled.drift import play_drift
+from fedbandit.simulation.compiled.drift_fleet import drift_fleet, drift_rule, needs_drift_kernel
 from fedbandit.simulation.compiled.eager import EagerFleet, EagerRule, Estimates, copy_estimate, play_eager
 from fedbandit.simulation.compiled.lazy import LazyFleet, LazyRule, play_lazy
+from fedbandit.simulation.compiled.lazy_blocks import block_fleet, play_lazy_blocks
+from fedbandit.simulation.compiled.lazy_policies import drawing_fleet, drawing_rule, play_drawing
+from fedbandit.simulation.compiled.personal import PersonalFleet, PersonalRule, play_personal
 from fedbandit.simulation.compiled.radius import terms_of
 from fedbandit.simulation.compiled.round_block import RoundBlock, RoundLog
 from fedbandit.simulation.compiled.sums import Sums
@@ -42,6 +49,7 @@ class CompiledFleet:
     play: Callable[[RoundBlock, RoundLog, int, int], int]
     decide: Callable[[int, Ball], Vector] | None = None  # the decision of agent m on a ball
     dim: int = 0  # of the statistics that every message carries; 0: the kernel counts the numbers itself
+    blocks: int = 1  # where there are several, the kernel counts those that uploads touched
 
     def counts(self, counts_at: Index) -> Index:
         """Messages up and down, switches, scalars and bytes, (n, 5), of what a kernel counted, (n, 4)."""
@@ -49,7 +57,12 @@ class CompiledFleet:
         sizes = scalars, SCALAR_BYTES * scalars
         if self.dim > 0:
             messages = counts_at[:, 0] + counts_at[:, 1]
-            sizes = messages * n_scalars(self.dim), messages * n_bytes(self.dim)
+            sizes = messages * n_scalars(self.dim, self.blocks), messages * n_bytes(self.dim, self.blocks)
+            if self.blocks > 1:
+                whole = touched_bytes(self.dim // self.blocks, 0)  # of an upload that touches nothing
+                of_a_block = touched_bytes(self.dim // self.blocks, 1) - whole
+                up = counts_at[:, 0] * whole + scalars * of_a_block
+                sizes = sizes[0], up + counts_at[:, 1] * n_bytes(self.dim, self.blocks)
         return np.column_stack((counts_at[:, :3], *sizes))
 
 
@@ -68,13 +81,17 @@ def kernel_of(rule: type[LinearRule]) -> Callable[[Build], Build]:
     return register
 
 
-def is_lazy(rule: LinearRule) -> bool:
+def is_lazy(rule: object) -> bool:
     """Whether the policy changes only at an exchange, or at a rare switch."""
-    return isinstance(rule, FedLinUCB) or (isinstance(rule, OFUL) and rule.switching is not None)
+    return (isinstance(rule, FedLinUCB) and rule.personal is None) or (
+        isinstance(rule, OFUL) and rule.switching is not None
+    )
 
 
-def compiled_fleet(rule: LinearRule, n_agents: int, *, n_rows: int, on_ball: bool) -> CompiledFleet:
+def compiled_fleet(rule: LinearRule, n_agents: int, *, n_rows: int, on_ball: bool, seed: int = 0) -> CompiledFleet:
     """A fresh fleet; `n_rows` is the size of the table its actions come from, 0 if there is none."""
+    if isinstance(rule, FedLinUCB | OFUL) and not rule.is_certain:
+        return _drawing(rule, n_agents, seed)
     return KERNELS[type(rule)](rule, n_agents, n_rows, on_ball)
 
 
@@ -123,8 +140,17 @@ def _packed_prior(rule: LinearRule) -> Vector:
 
 @kernel_of(FedLinUCB)
 def _lazy(rule: FedLinUCB | OFUL, M: int, n_rows: int, on_ball: bool) -> CompiledFleet:
+    if isinstance(rule, FedLinUCB) and rule.personal is not None:
+        return _personal(rule, M)
     numbers = _lazy_numbers(rule)
+    if isinstance(rule, FedLinUCB) and rule.blocks > 1:
+        by_block = Bound(play_lazy_blocks, block_fleet(rule, numbers, M), numbers)
+        return CompiledFleet(by_block, dim=rule.dim, blocks=rule.blocks)
     fleet = _lazy_fleet(rule, numbers, M, n_rows, M if on_ball else 0)
+    if isinstance(rule, FedLinUCB) and needs_drift_kernel(rule):
+        timed = drift_rule(rule, numbers)
+        in_time = drift_fleet(rule, timed, fleet, _packed_prior(rule), M)
+        return CompiledFleet(Bound(play_drift, in_time, timed), dim=rule.dim)
 
     def decide(m: int, ball: Ball) -> Vector:
         # By the core's own functions, on sums that agree with the reference's to the last bit: on a ball every
@@ -136,6 +162,13 @@ def _lazy(rule: FedLinUCB | OFUL, M: int, n_rows: int, on_ball: bool) -> Compile
         return ball.best(model.theta_hat, Width(model.inverse), beta)
 
     return CompiledFleet(Bound(play_lazy, fleet, numbers), decide, rule.dim)
+
+
+def _drawing(rule: FedLinUCB | OFUL, M: int, seed: int) -> CompiledFleet:
+    """A lazy rule whose policy draws at random."""
+    numbers = _lazy_numbers(rule)
+    fleet = drawing_fleet(rule, _lazy_fleet(rule, numbers, M, 0, 0), seed)
+    return CompiledFleet(Bound(play_drawing, fleet, drawing_rule(rule, numbers)), dim=rule.dim)
 
 
 def unpack(packed: Vector, dim: int) -> Matrix:
@@ -212,6 +245,28 @@ def _estimates(rule: LinearRule, n_slots: int, prior: int) -> Estimates:
     estimates.base[prior] = rule.prior_model.log_det
     estimates.top[prior] = rule.lam**-0.5 * (1.0 + 1e-9)
     return estimates
+
+
+def _personal(rule: FedLinUCB, M: int) -> CompiledFleet:
+    lazy = _lazy_numbers(rule)
+    kappa = rule.personal.kappa if isinstance(rule.personal, Fixed) else -1.0
+    fleet = PersonalFleet(
+        lazy=_lazy_fleet(rule, lazy, M, 0, M),
+        estimates=_estimates(rule, M, 0),
+        own=_sums(M, rule.dim),
+        own_squares=np.zeros(M),
+        squares=np.zeros(1),
+        sent_squares=np.zeros(M),
+        others=_at_prior(M, rule),
+        others_squares=np.zeros(M),
+        prior=np.zeros((M, packed_length(rule.dim))),
+        kappa=np.zeros(M),
+        next_choice=np.full(M, FIRST_CHOICE),
+        grounded=np.zeros(M, dtype=np.int64),
+        running=np.zeros(M, dtype=np.int64),
+    )
+    numbers = PersonalRule(lazy, kappa, FIRST_KAPPA, FIRST_CHOICE)
+    return CompiledFleet(Bound(play_personal, fleet, numbers), dim=rule.dim)
 
 
 @kernel_of(OFUL)

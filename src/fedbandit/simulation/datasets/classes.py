@@ -61,6 +61,11 @@ class Classes(DataWorld):
     def row_numbers(self) -> int:
         return int(self.contexts.shape[1]) + 2  # the context, the arm and the reward
 
+    @property
+    def blocks(self) -> int:
+        """Each row lies in the block of columns of its class."""
+        return self.n_arms
+
     @cached_property
     def n_arms(self) -> int:
         return int(self.labels.max()) + 1

@@ -27,6 +27,7 @@ from fedbandit.simulation.worlds.base import (
     sample_rows,
     unit_rows,
 )
+from fedbandit.simulation.worlds.changing import AbruptChange, RepeatedChanges, SlowChange, SmallChange
 from fedbandit.simulation.worlds.clusters import Clusters
 from fedbandit.simulation.worlds.fixed import FixedFeatures, FixedSet, FixedStream
 from fedbandit.simulation.worlds.logistic import Logistic
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def real(name: str, **options: Any) -> DataWorld:
-    """The world of a data set by name: digits, breast_cancer, wine, flights; lastfm and others by download."""
+    """The world of a data set by name: digits, flights, yogurt and others of packages; lastfm and more by download."""
     from fedbandit.simulation.datasets import catalog as data_sets
 
     return data_sets.real(name, **options)
@@ -53,7 +54,9 @@ def from_parquet(path: str | Path, **columns: Any) -> DataWorld:
 
 uniform, articles, sphere, ball, adversarial = Uniform, Articles, Sphere, BallWorld, Adversarial
 fixed_set, fixed_features, clusters, logistic = FixedSet, FixedFeatures, Clusters, Logistic
-_OURS = (Uniform, Articles, Sphere, BallWorld, Adversarial, FixedSet, FixedFeatures, Clusters, Logistic)
+abrupt_change, small_change, slow_change, repeated_changes = AbruptChange, SmallChange, SlowChange, RepeatedChanges
+_CHANGING = (AbruptChange, SmallChange, SlowChange, RepeatedChanges)
+_OURS = (Uniform, Articles, Sphere, BallWorld, Adversarial, FixedSet, FixedFeatures, Clusters, Logistic, *_CHANGING)
 WORLDS: Registry[Callable[..., World]] = Registry(
     "world", {world.name: world for world in _OURS}, group="fedbandit.worlds"
 )
@@ -62,6 +65,7 @@ __all__ = [
     "BLOCK_NUMBERS",
     "MOST_AGENTS",
     "WORLDS",
+    "AbruptChange",
     "Adversarial",
     "Articles",
     "BallWorld",
@@ -77,10 +81,14 @@ __all__ = [
     "Logistic",
     "PlayedRound",
     "ReactiveWorld",
+    "RepeatedChanges",
+    "SlowChange",
+    "SmallChange",
     "Sphere",
     "Stream",
     "Uniform",
     "World",
+    "abrupt_change",
     "adversarial",
     "articles",
     "ball",
@@ -95,8 +103,11 @@ __all__ = [
     "logistic",
     "reactive",
     "real",
+    "repeated_changes",
     "reseed",
     "sample_rows",
+    "slow_change",
+    "small_change",
     "sphere",
     "uniform",
     "unit_rows",

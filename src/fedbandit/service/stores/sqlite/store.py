@@ -15,6 +15,7 @@ from fedbandit.service.stores import schema
 from fedbandit.service.stores.base import (
     AgentPage,
     AgentRecord,
+    AgentSum,
     Event,
     FleetSummary,
     HistoryEntry,
@@ -25,15 +26,18 @@ from fedbandit.service.stores.base import (
     Role,
     Sample,
 )
+from fedbandit.service.stores.checkpoints import Checkpoint
 from fedbandit.service.stores.sqlite import transactions
+from fedbandit.service.stores.sqlite.enrolments import SqliteEnrolments
 from fedbandit.service.stores.sqlite.replacement import FILE_NAME, complete_replacement
+from fedbandit.service.stores.sqlite.rewards import SqliteRewards
 from fedbandit.service.stores.sqlite.worker import Worker
 from fedbandit.wire.settings import ModelSettings
 
 LOCK_NAME = "server.lock"
 
 
-class SqliteStore:
+class SqliteStore(SqliteEnrolments, SqliteRewards):
     """One server process per directory; a second one is refused."""
 
     def __init__(self, directory: Path) -> None:
@@ -95,16 +99,33 @@ class SqliteStore:
     async def state(self, model: str) -> ModelState:
         return await self._read.run(lambda connection: transactions.state(connection, model))
 
+    async def configure(self, model: str, before: ModelSettings, after: ModelSettings) -> bool:
+        return await self._write.run(lambda connection: transactions.configure(connection, model, before, after))
+
     async def delete(self, model: str) -> None:
         await self._write.run(lambda connection: transactions.delete(connection, model))
 
     async def merge(self, model: str, batch: Sequence[IncomingUpload], *, now: float) -> MergedBatch:
         return await self._write.run(lambda connection: transactions.merge(connection, model, batch, now))
 
+    async def restart(self, model: str, *, now: float) -> Model:
+        return await self._write.run(lambda connection: transactions.restart(connection, model))
+
     # -- agents
 
-    async def enroll(self, model: str, agent: str, token_hash: bytes, *, now: float, renew: bool = False) -> None:
-        await self._write.run(lambda connection: transactions.enroll(connection, model, agent, token_hash, now, renew))
+    async def enroll(
+        self,
+        model: str,
+        agent: str,
+        token_hash: bytes,
+        *,
+        now: float,
+        renew: bool = False,
+        old_until: float | None = None,
+    ) -> None:
+        await self._write.run(
+            lambda connection: transactions.enroll(connection, model, agent, token_hash, now, renew, old_until)
+        )
 
     async def agent(self, model: str, agent: str) -> AgentRecord:
         return await self._read.run(lambda connection: transactions.agent(connection, model, agent))
@@ -118,11 +139,17 @@ class SqliteStore:
     async def contribution(self, model: str, agent: str) -> bytes | None:
         return await self._read.run(lambda connection: transactions.contribution(connection, model, agent))
 
+    async def counted_sums(self, model: str, *, limit: int) -> list[AgentSum]:
+        return await self._read.run(lambda connection: transactions.counted_sums(connection, model, limit))
+
     async def revoke(self, model: str, agent: str, *, now: float) -> None:
         await self._write.run(lambda connection: transactions.revoke(connection, model, agent))
 
     async def forget(self, model: str, agent: str, *, now: float) -> Model:
         return await self._write.run(lambda connection: transactions.forget(connection, model, agent, now))
+
+    async def widen(self, model: str, arms: Sequence[str], *, now: float) -> Model:
+        return await self._write.run(lambda connection: transactions.widen(connection, model, arms))
 
     async def quarantine(self, model: str, agent: str, *, on: bool, now: float) -> Model:
         return await self._write.run(lambda connection: transactions.quarantine(connection, model, agent, on))
@@ -153,6 +180,9 @@ class SqliteStore:
 
     async def samples(self, model: str) -> list[Sample]:
         return await self._read.run(lambda connection: transactions.samples(connection, model))
+
+    async def checkpoints(self, model: str) -> list[Checkpoint]:
+        return await self._read.run(lambda connection: transactions.checkpoints(connection, model))
 
 
 def connect(path: Path) -> sqlite3.Connection:

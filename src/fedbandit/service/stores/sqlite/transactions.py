@@ -6,8 +6,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import numpy as np
-
+from fedbandit.core.group_sums import NO_GROUPS, GroupSums
 from fedbandit.errors import AlreadyExists, UnknownAgent, UnknownModel
 from fedbandit.service.exchange.ledger import FORGOTTEN, MAX_RETIRED, Fold, IncomingUpload
 from fedbandit.service.model import Model
@@ -17,6 +16,8 @@ from fedbandit.service.stores.base import (
     MAX_SAMPLES,
     AgentPage,
     AgentRecord,
+    AgentSum,
+    Contact,
     Event,
     FleetSummary,
     HistoryEntry,
@@ -27,6 +28,8 @@ from fedbandit.service.stores.base import (
     Role,
     Sample,
 )
+from fedbandit.service.stores.checkpoints import Checkpoint, KeptCheckpoint, make_room
+from fedbandit.service.stores.enrolments import name_hash
 from fedbandit.wire.settings import ModelSettings
 
 
@@ -64,12 +67,21 @@ def models(connection: sqlite3.Connection) -> list[Model]:
 
 
 def load(connection: sqlite3.Connection, model: str) -> Model:
-    return rows.model_of(_model_row(connection, model))
+    return rows.model_of(model_row(connection, model))
 
 
 def state(connection: sqlite3.Connection, model: str) -> ModelState:
-    row = _model_row(connection, model, ", state")
+    row = model_row(connection, model, ", state")
     return ModelState(rows.model_of(row), row[-1])
+
+
+def configure(connection: sqlite3.Connection, model: str, before: ModelSettings, after: ModelSettings) -> bool:
+    with transaction(connection):
+        row = model_row(connection, model)
+        if rows.model_of(row).settings != before:
+            return False
+        connection.execute("UPDATE models SET settings = ? WHERE id = ?", (after.to_json(), row[0]))
+        return True
 
 
 def delete(connection: sqlite3.Connection, model: str) -> None:
@@ -78,7 +90,7 @@ def delete(connection: sqlite3.Connection, model: str) -> None:
             raise UnknownModel(f"there is no model {model!r}")
 
 
-def _model_row(connection: sqlite3.Connection, model: str, more: str = "") -> rows.Row:
+def model_row(connection: sqlite3.Connection, model: str, more: str = "") -> rows.Row:
     query = f"SELECT {rows.MODEL_COLUMNS}{more} FROM models WHERE name = ?"
     row: rows.Row | None = connection.execute(query, (model,)).fetchone()
     if row is None:
@@ -88,34 +100,49 @@ def _model_row(connection: sqlite3.Connection, model: str, more: str = "") -> ro
 
 # -- the exchange
 
-_SET_AGENT = (
+SET_AGENT = (
     "UPDATE agents SET incarnation = ?, sequence = ?, digest = ?, n_uploads = ?, n_obs = ?, reward_sum = ?, "
-    "n_bytes = ?, growth = ?, growth_most = ?, unsent = ?, model_version = ?, last_seen = ?, total = ? WHERE id = ?"
+    "n_bytes = ?, growth = ?, growth_most = ?, unsent = ?, model_version = ?, last_seen = ?, reward_groups = ?, "
+    "n_discarded = ?, epoch = ?, stamp = ?, total = ? WHERE id = ?"
 )
-_SET_MODEL = (
+SET_MODEL = (
     "UPDATE models SET version = ?, n_uploads = ?, n_bytes = ?, n_obs = ?, reward_sum = ?, reward_sq_sum = ?, "
-    "growth_n = ?, growth_block = ?, growth_previous = ?, growth_most = ?, generation = ?, state = ? WHERE id = ?"
+    "growth_n = ?, growth_block = ?, growth_previous = ?, growth_most = ?, generation = ?, reward_groups = ?, "
+    "epoch = ?, clock = ?, n_discarded = ?, state = ?, detector = ? WHERE id = ?"
 )
 
 
 def merge(connection: sqlite3.Connection, model: str, batch: Sequence[IncomingUpload], now: float) -> MergedBatch:
     with transaction(connection):
-        row = _model_row(connection, model, ", state")
-        before, packed = rows.model_of(row), row[-1]
-        fold = _fold(connection, row[0], before, packed, batch)
+        row = model_row(connection, model, ", state, detector")
+        before, packed, detector = rows.model_of(row), row[-2], row[-1]
+        fold = _fold(connection, row[0], before, packed, detector, batch)
         outcomes = fold.run(batch, now=now)
         if not fold.n_uploads:
             return MergedBatch(before, packed, outcomes, 0)
         after, packed = rows.folded(before, fold)
-        connection.executemany(_SET_AGENT, [rows.agent_values(agent) for agent in fold.changed.values()])
+        connection.executemany(SET_AGENT, [rows.agent_values(agent) for agent in fold.changed.values()])
         retired = {(fold.agents[name].id, incarnation): why for (name, incarnation), why in fold.newly_retired.items()}
         _retire(connection, retired, now)
-        connection.execute(_SET_MODEL, (*rows.model_values(after, packed), row[0]))
-    return MergedBatch(after, packed, outcomes, fold.n_uploads)
+        connection.execute(SET_MODEL, (*rows.model_values(after, packed, fold.world.packed_detector()), row[0]))
+    return MergedBatch(after, packed, outcomes, fold.n_uploads, fold.world.restarts)
+
+
+def restart(connection: sqlite3.Connection, model: str) -> Model:
+    with transaction(connection):
+        row = model_row(connection, model)
+        after, packed = rows.restarted(rows.model_of(row))
+        connection.execute(SET_MODEL, (*rows.model_values(after, packed, None), row[0]))
+    return after
 
 
 def _fold(
-    connection: sqlite3.Connection, model_id: int, model: Model, packed: bytes, batch: Sequence[IncomingUpload]
+    connection: sqlite3.Connection,
+    model_id: int,
+    model: Model,
+    packed: bytes,
+    detector: bytes | None,
+    batch: Sequence[IncomingUpload],
 ) -> Fold:
     names = list({upload.agent for upload in batch})
     places = ", ".join("?" * len(names))
@@ -127,7 +154,7 @@ def _fold(
         found = connection.execute(query, (agent.id, incarnation)).fetchone()
         if found is not None:
             retired[agent.name, incarnation] = found[0]
-    return rows.fold_of(model, packed, agents, retired)
+    return rows.fold_of(model, packed, detector, agents, retired)
 
 
 def _retire(connection: sqlite3.Connection, incarnations: dict[tuple[int, str], str], now: float) -> None:
@@ -144,13 +171,25 @@ def _retire(connection: sqlite3.Connection, incarnations: dict[tuple[int, str], 
 # -- agents
 
 
-def enroll(connection: sqlite3.Connection, model: str, agent: str, token_hash: bytes, now: float, renew: bool) -> None:
+def enroll(
+    connection: sqlite3.Connection,
+    model: str,
+    agent: str,
+    token_hash: bytes,
+    now: float,
+    renew: bool,
+    old_until: float | None = None,
+) -> None:
     with transaction(connection):
-        model_id = _model_row(connection, model)[0]
+        model_id = model_row(connection, model)[0]
         if renew:
-            change = "UPDATE agents SET token_hash = ?, revoked = 0 WHERE model_id = ? AND name = ?"
-            if connection.execute(change, (token_hash, model_id, agent)).rowcount:
+            connection.execute(rows.COUNT_AGAIN.format(model="?1", agent="?2"), (model_id, agent))
+            change = rows.RENEW.format(token="?1", until="?2", model="?3", agent="?4", false="0")
+            if connection.execute(change, (token_hash, old_until, model_id, agent)).rowcount:
                 return
+        query = "SELECT 1 FROM folded WHERE model_id = ? AND name_hash = ?"
+        if connection.execute(query, (model_id, name_hash(agent))).fetchone() is not None:
+            raise AlreadyExists(rows.was_folded(agent))
         try:
             connection.execute(
                 "INSERT INTO agents (model_id, name, token_hash, created) VALUES (?, ?, ?, ?)",
@@ -166,8 +205,8 @@ def agent(connection: sqlite3.Connection, model: str, agent: str) -> AgentRecord
 
 
 def agents(connection: sqlite3.Connection, model: str, query: PageQuery) -> AgentPage:
-    model_id = _model_row(connection, model)[0]
-    where = "model_id = ? AND instr(lower(name), lower(?)) > 0"
+    model_id = model_row(connection, model)[0]
+    where = f"model_id = ? AND instr(lower(name), lower(?)) > 0{rows.kind_of_agents(query.retired)}"
     order = f"{rows.ORDER[query.key]} {'DESC' if query.descending else 'ASC'}, name"
     page = connection.execute(
         f"SELECT {rows.AGENT_COLUMNS} FROM agents WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?",
@@ -178,14 +217,19 @@ def agents(connection: sqlite3.Connection, model: str, query: PageQuery) -> Agen
 
 
 def fleet(connection: sqlite3.Connection, model: str, since: float) -> FleetSummary:
-    model_id = _model_row(connection, model)[0]
+    model_id = model_row(connection, model)[0]
     query = rows.FLEET.format(since="?1", model="?2")
     return rows.fleet_of(connection.execute(query, (since, model_id)).fetchone())
 
 
 def contribution(connection: sqlite3.Connection, model: str, agent: str) -> bytes | None:
-    total: bytes | None = _agent_row(connection, model, agent, "total")[0]
-    return total
+    return rows.contribution_of(load(connection, model), *_agent_row(connection, model, agent, "total, epoch, stamp"))
+
+
+def counted_sums(connection: sqlite3.Connection, model: str, limit: int) -> list[AgentSum]:
+    model_id = model_row(connection, model)[0]
+    query = rows.LARGEST_SUMS.format(model="?1", limit="?2")
+    return [AgentSum(*row) for row in connection.execute(query, (model_id, limit))]
 
 
 def revoke(connection: sqlite3.Connection, model: str, agent: str) -> None:
@@ -196,8 +240,10 @@ def revoke(connection: sqlite3.Connection, model: str, agent: str) -> None:
 
 def forget(connection: sqlite3.Connection, model: str, agent: str, now: float) -> Model:
     with transaction(connection):
-        row = _model_row(connection, model)
         agent_id, incarnation = _agent_row(connection, model, agent, "id, incarnation")
+        for change in rows.FORGET_REWARDS:
+            connection.execute(change.format(model="?1", agent="?2"), (model_row(connection, model)[0], agent))
+        row = model_row(connection, model)
         if incarnation:
             _retire(connection, {(agent_id, incarnation): FORGOTTEN}, now)
         connection.execute("UPDATE retired SET reason = ? WHERE agent_id = ?", (FORGOTTEN, agent_id))
@@ -207,26 +253,41 @@ def forget(connection: sqlite3.Connection, model: str, agent: str, now: float) -
 
 def quarantine(connection: sqlite3.Connection, model: str, agent: str, on: bool) -> Model:
     with transaction(connection):
-        row = _model_row(connection, model)
+        row = model_row(connection, model)
         (agent_id,) = _agent_row(connection, model, agent, "id")
         change = "UPDATE agents SET quarantined = ?1 WHERE id = ?2 AND quarantined <> ?1"
         is_changed = connection.execute(change, (on, agent_id)).rowcount
         return _recomputed(connection, row) if is_changed else rows.model_of(row)
 
 
+def widen(connection: sqlite3.Connection, model: str, arms: Sequence[str]) -> Model:
+    with transaction(connection):
+        row = model_row(connection, model)
+        packed = connection.execute("SELECT state FROM models WHERE id = ?", (row[0],)).fetchone()[0]
+        after, state = rows.widened_model(rows.model_of(row), packed, arms)
+        connection.execute(SET_MODEL, (*rows.model_values(after, state, None), row[0]))
+        connection.execute("UPDATE models SET settings = ? WHERE id = ?", (after.settings.to_json(), row[0]))
+        sums = "SELECT id, total FROM agents WHERE model_id = ? AND total IS NOT NULL"
+        for agent_id, total in connection.execute(sums, (row[0],)).fetchall():
+            wider = rows.widened_sum(total, after.settings)
+            connection.execute("UPDATE agents SET total = ? WHERE id = ?", (wider, agent_id))
+        connection.execute("DELETE FROM checkpoints WHERE model_id = ?", (row[0],))
+        return after
+
+
 def _recomputed(connection: sqlite3.Connection, row: rows.Row) -> Model:
     """Recompute the state as λI plus the sums of all agents not in quarantine, in the caller's transaction."""
     before = rows.model_of(row)
-    total = np.frombuffer(before.settings.prior(), dtype="<f8").copy()
-    for (packed,) in connection.execute(rows.COUNTED_SUMS.format(model="?"), (row[0],)):
-        total += np.frombuffer(packed, dtype="<f8")
-    after = rows.corrected(before, total.tobytes())
-    connection.execute(_SET_MODEL, (*rows.model_values(after, total.tobytes()), row[0]))
+    found = connection.execute(rows.COUNTED_SUMS.format(model="?1"), (row[0],)).fetchall()
+    packed = rows.recomputed(before, ((total, stamp) for total, stamp, _ in found))
+    groups = sum((GroupSums.from_bytes(of_agent) for _, _, of_agent in found), start=NO_GROUPS)
+    after = rows.corrected(before, packed, groups)
+    connection.execute(SET_MODEL, (*rows.model_values(after, packed, None), row[0]))
     return after
 
 
 def _agent_row(connection: sqlite3.Connection, model: str, agent: str, columns: str) -> rows.Row:
-    model_id = _model_row(connection, model)[0]
+    model_id = model_row(connection, model)[0]
     query = f"SELECT {columns} FROM agents WHERE model_id = ? AND name = ?"
     row: rows.Row | None = connection.execute(query, (model_id, agent)).fetchone()
     if row is None:
@@ -252,14 +313,21 @@ def put_token(
 
 def find_token(connection: sqlite3.Connection, token_hash: bytes) -> Principal | None:
     query = (
-        "SELECT agents.name, models.name, agents.revoked FROM agents JOIN models ON models.id = agents.model_id "
-        "WHERE agents.token_hash = ?"
+        "SELECT agents.name, models.name, agents.revoked, agents.retired IS NOT NULL, NULL FROM agents "
+        "JOIN models ON models.id = agents.model_id WHERE agents.token_hash = ?1 "
+        "UNION ALL SELECT agents.name, models.name, agents.revoked, agents.retired IS NOT NULL, old_token_until "
+        "FROM agents JOIN models ON models.id = agents.model_id WHERE agents.old_token_hash = ?1"
     )
     row = connection.execute(query, (token_hash,)).fetchone()
     if row is not None:
-        return Principal("agent", row[0], row[1], bool(row[2]))
-    row = connection.execute("SELECT name, role FROM tokens WHERE token_hash = ?", (token_hash,)).fetchone()
-    return None if row is None else Principal(row[1], row[0])
+        return Principal("agent", row[0], row[1], bool(row[2]), bool(row[3]), row[4])
+    query = (
+        "SELECT name, role, '' FROM tokens WHERE token_hash = ?1 "
+        "UNION ALL SELECT enrolments.name, 'enrolment', models.name FROM enrolments "
+        "JOIN models ON models.id = enrolments.model_id WHERE secret_hash = ?1"
+    )
+    row = connection.execute(query, (token_hash,)).fetchone()
+    return None if row is None else Principal(row[1], row[0], row[2])
 
 
 def tokens(connection: sqlite3.Connection) -> list[Principal]:
@@ -282,12 +350,17 @@ def record(connection: sqlite3.Connection, notes: Sequence[HistoryEntry]) -> Non
             model_id = known.get(note.uid)
             if model_id is None:
                 continue
-            if isinstance(note.entry, Event):
+            if isinstance(note.entry, Contact):
+                seen = rows.SEEN.format(at="?1", model="?2", agent="?3")
+                connection.execute(seen, (note.entry.at, model_id, note.entry.agent))
+            elif isinstance(note.entry, Event):
                 event = note.entry
                 connection.execute(
                     "INSERT INTO events (model_id, at, kind, agent, detail) VALUES (?, ?, ?, ?, ?)",
                     (model_id, event.at, event.kind, event.agent, event.detail),
                 )
+            elif isinstance(note.entry, Checkpoint):
+                _keep(connection, model_id, note.entry)
             else:
                 places = ", ".join("?" * 9)
                 connection.execute(
@@ -299,13 +372,30 @@ def record(connection: sqlite3.Connection, notes: Sequence[HistoryEntry]) -> Non
             connection.execute(rows.THIN_SAMPLES.format(model="?1", limit=MAX_SAMPLES), (model_id,))
 
 
+def _keep(connection: sqlite3.Connection, model_id: int, new: Checkpoint) -> None:
+    kept = [KeptCheckpoint(*row) for row in connection.execute(rows.KEPT_CHECKPOINTS.format(model="?"), (model_id,))]
+    is_kept, gone = make_room(kept, new)
+    connection.executemany("DELETE FROM checkpoints WHERE id = ?", [(key,) for key in gone])
+    if is_kept:
+        connection.execute(
+            f"INSERT INTO checkpoints (model_id, {rows.CHECKPOINT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+            (model_id, *rows.checkpoint_values(new)),
+        )
+
+
 def events(connection: sqlite3.Connection, model: str, limit: int) -> list[Event]:
-    model_id = _model_row(connection, model)[0]
+    model_id = model_row(connection, model)[0]
     query = "SELECT at, kind, agent, detail FROM events WHERE model_id = ? ORDER BY id DESC LIMIT ?"
     return [rows.event_of(row) for row in connection.execute(query, (model_id, limit))]
 
 
 def samples(connection: sqlite3.Connection, model: str) -> list[Sample]:
-    model_id = _model_row(connection, model)[0]
+    model_id = model_row(connection, model)[0]
     query = f"SELECT {rows.SAMPLE_COLUMNS} FROM samples WHERE model_id = ? ORDER BY id"
     return [rows.sample_of(row) for row in connection.execute(query, (model_id,))]
+
+
+def checkpoints(connection: sqlite3.Connection, model: str) -> list[Checkpoint]:
+    model_id = model_row(connection, model)[0]
+    query = f"SELECT {rows.CHECKPOINT_COLUMNS} FROM checkpoints WHERE model_id = ? ORDER BY id"
+    return [rows.checkpoint_of(row) for row in connection.execute(query, (model_id,))]

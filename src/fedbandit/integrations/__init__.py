@@ -1,0 +1,1 @@
+"""Adapters to other ecosystems; each needs an extra of its own."""

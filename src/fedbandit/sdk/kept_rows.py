@@ -1,0 +1,75 @@
+"""Rows and sums as an agent keeps them, also those of a model that had fewer arms then.
+
+Blocks are added at the end, so what was gathered before keeps its meaning.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedbandit.algorithms.base import BaseAgent
+from fedbandit.algorithms.decision import Decision
+from fedbandit.algorithms.messages import n_packed, stats_from_bytes
+from fedbandit.core.arrays import Vector
+from fedbandit.core.block_packing import widened
+from fedbandit.core.statistics import SufficientStats
+from fedbandit.sdk.journal.pending_ring import PendingDecision
+from fedbandit.wire.settings import ModelSettings
+
+
+def decision_of(agent: BaseAgent, pending: PendingDecision) -> Decision:
+    """A pending decision as `choose` returned it; in a model with blocks with its row as `choose_context` gives it."""
+    block = None if agent.blocks == 1 else int(pending.x[0])
+    return Decision(
+        f"{agent._prefix}{pending.number}",
+        pending.choice,
+        pending.x if block is None else pending.x[1:],
+        agent.agent_id,
+        pending.model_version,
+        block,
+        None if block is None or agent.arms is None else agent.arms[block],
+        pending.propensity,
+        pending.score,
+        pending.policy,
+    )
+
+
+def is_row(agent: BaseAgent, x: Vector) -> bool:
+    """Whether a logged row can be one of this agent's."""
+    if len(x) != agent.row_width:
+        return False
+    return agent.blocks == 1 or bool(x[0] == np.floor(x[0]) and 0 <= x[0] < agent.blocks)
+
+
+def stats_of_row(agent: BaseAgent, x: Vector, reward: float) -> SufficientStats:
+    """The statistics of one row as it is kept."""
+    if agent.blocks == 1:
+        return SufficientStats.of([x], [reward])
+    return SufficientStats.of_blocks(x[:1].astype(np.intp), x[None, 1:], np.array([reward]), agent.blocks)
+
+
+def stats_of_batch(agent: BaseAgent, packed: bytes) -> SufficientStats:
+    """The statistics of a logged batch or a kept upload."""
+    p, blocks = agent.dim // agent.blocks, agent.blocks
+    if blocks > 1 and len(packed) < 8 * n_packed(agent.dim, blocks):
+        packed = widened(np.frombuffer(packed, dtype="<f8"), p, blocks).astype("<f8").tobytes()
+    return stats_from_bytes(packed, agent.dim, blocks)
+
+
+def widen_saved(state: dict[str, Any], settings: ModelSettings) -> None:
+    """Bring the statistics of a saved agent to the number of blocks that its model has now."""
+    flight = state["in_flight"]
+    for holder, key, lam in (
+        (flight or {}, "stats", 0.0),
+        (state, "local", 0.0),
+        (state["own"], "model", settings.lam),
+    ):
+        packed = holder.get(key)
+        if isinstance(packed, dict) and 1 < packed.get("blocks", 1) < settings.blocks:
+            p = int(packed["dim"]) // int(packed["blocks"])
+            wider = widened(np.frombuffer(packed["stats"], dtype="<f8"), p, settings.blocks, lam=lam)
+            holder[key] = {"dim": settings.dim, "stats": wider.astype("<f8").tobytes(), "blocks": settings.blocks}
+            if key == "model":
+                state["own"]["tracker"] = None  # counted anew from the sums

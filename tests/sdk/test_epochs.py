@@ -199,8 +199,12 @@ def test_agents_killed_while_the_model_restarts_are_counted_exactly(tmp_path, re
         shown = server.show("news")
         assert shown["epoch"] >= 1 and shown["n_discarded"] > 0
         assert shown["n_merged"] + shown["n_discarded"] == 1502
-        events = server.call("GET", "/v1/models/news/events?limit=1000")["events"]
-        assert sum(event["kind"] == "restarted" for event in events) >= 1
+
+        def is_told():  # events are written once a second
+            events = server.call("GET", "/v1/models/news/events?limit=1000")["events"]
+            return any(event["kind"] == "restarted" for event in events)
+
+        wait_until(is_told)
 
 
 def test_a_plain_model_that_was_restored_refuses_a_later_epoch_until_it_is_restarted(tmp_path):

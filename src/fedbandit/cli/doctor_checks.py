@@ -27,6 +27,8 @@ EXTRAS = {  # what people install, and what for
     "lab": "studies, advice, the compiled simulator",
     "data": "real data sets, the demo",
     "ray": "studies on a cluster",
+    "otel": "OpenTelemetry traces and metrics of a server",
+    "openfeature": "decisions as OpenFeature flags",
 }
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[(?P<extras>[^]]*)\])?\s*(?:>=\s*(?P<least>[0-9.]+))?")
 TIMEOUT_S = 5.0

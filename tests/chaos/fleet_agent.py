@@ -177,6 +177,8 @@ class FleetAgent(AgentProgram):
             self.violate(f"reenrol did not help: {error.code}: {error}")
         if choice < 0.5 or self.kind.n_slots:
             self.reenrols = True
+            if self.kind.n_slots == 0:
+                self.move(self.place()["number"], begun=False)  # another agent begins there
         elif choice < 0.8:
             self.move(self.place()["number"] + 1, begun=False)
         # else it tries again: somebody may take the retirement back

@@ -49,6 +49,7 @@ class FleetOperator:
         self._steps: list[Step] = []
         self._current: dict[str, str] = {}  # name of the enrolment in use, by model
         self._since: dict[Name, float] = {}  # when a retired agent was first seen so
+        self._final: dict[Name, dict[str, Any]] = {}  # rows of agents that are about to be folded
         self._n = 0
         self._lock = threading.Lock()
 
@@ -170,6 +171,7 @@ class FleetOperator:
             return self._again(status, found, "the end of a retirement")
         self.counts["unretired"] += 1
         self._since.pop((model, agent), None)
+        self._final.pop((model, agent), None)
         return True
 
     def _prune(self, model: str) -> bool:
@@ -193,16 +195,17 @@ class FleetOperator:
             return True
         if now - max(since) < SETTLED_S:
             return False
-        final = {(model, name): row for name, row in rows.items() if name != "(retired)"}
+        self._final |= {(model, name): row for name, row in rows.items() if name != "(retired)"}
         status, found = self._call("POST", f"/v1/models/{model}/prune", {"after_s": 3e9, "fold": True})
-        if status == 200:
-            self.folded |= final
-            self.counts["folded"] += len(final)
-            return True
         left = self.rows(model, retired=True)
-        if left is not None:  # the answer was lost
-            self.folded |= {name: row for name, row in final.items() if name[1] not in left}
-        return self._again(status, found, "folding")
+        if left is None:  # whether the answer was lost is found out by the next try
+            return False
+        # A server whose clock was set back folds none of those that were retired later.
+        gone = {name: row for name, row in self._final.items() if name[0] == model and name[1] not in left}
+        self._final = {name: row for name, row in self._final.items() if name not in gone}
+        self.folded |= gone
+        self.counts["folded"] += len(gone)
+        return status == 200 or self._again(status, found, "folding")
 
     def _restart(self) -> bool:
         status, found = self._call("POST", "/v1/models/moving/restart")

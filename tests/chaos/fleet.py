@@ -82,7 +82,7 @@ class Fleet:
         """Report again all that was reported in this phase, and some of what was reported before."""
         for model in MODELS:
             self._read(model)
-            self.operator.report(model, self._bodies(model, self._chosen(model)))
+            self._report(model)
 
     def _read(self, model: str) -> None:
         for path in sorted(self.records_folder.glob(f"{model}*.offers")) + sorted(
@@ -112,6 +112,15 @@ class Fleet:
         some = self._rng.sample(old, min(N_OLD, len(old)))
         tokens = {each for each in self._reports[model] if each[2]}
         return sorted({*self._new[model], *some, *tokens})
+
+    def _report(self, model: str) -> list[Report]:
+        """Report the chosen ones again; what the server answers."""
+        chosen = self._chosen(model)
+        statuses = self.operator.report(model, self._bodies(model, chosen))
+        found = [Report(*each, status) for each, status in zip(chosen, statuses, strict=True)]
+        booked = {(each.decision, each.reward) for each in found if each.is_token and each.status == "booked"}
+        self.monitors[model].booked |= booked
+        return found
 
     def _bodies(self, model: str, reports: list[tuple[str, float, bool]]) -> list[dict[str, Any]]:
         tokens = self._tokens[model]
@@ -146,9 +155,10 @@ class Fleet:
             self.records[model].setdefault(path.stem.partition("+")[2], FleetRecord(path))
         for record in self.records[model].values():
             record.update()
-        chosen = self._chosen(model)
-        statuses = self.operator.report(model, self._bodies(model, chosen))
-        found = [Report(*each, status) for each, status in zip(chosen, statuses, strict=True)]
+        found = self._report(model)
+        rewards: dict[str, set[float]] = defaultdict(set)
+        for decision, reward, _ in self._reports[model]:
+            rewards[decision].add(reward)
         rows = {**(self.operator.rows(model, retired=False) or {}), **(self.operator.rows(model, retired=True) or {})}
         description = environment.call("GET", f"/v1/models/{model}")
         reply = decode_reply(environment.request("GET", f"/v1/models/{model}/state").data)
@@ -166,6 +176,8 @@ class Fleet:
             sizes=self.monitors[model].sizes,
             owners=self._owners[model],
             reports=found,
+            rewards=rewards,
+            booked=self.monitors[model].booked,
             retired={agent for of, agent in self.operator.retired if of == model},
             may_wait=may_wait,
         )

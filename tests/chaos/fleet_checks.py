@@ -47,6 +47,8 @@ class FleetState:
     sizes: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # of uploads: observed, dropped
     owners: dict[str, str] = field(default_factory=dict)  # agents by decision, of those that were offered
     reports: list[Report] = field(default_factory=list)
+    rewards: dict[str, set[float]] = field(default_factory=dict)  # of all reports, by decision
+    booked: set[tuple[str, float]] = field(default_factory=set)  # by tokens, as servers said at any time
     retired: set[str] = field(default_factory=set)  # at any time
     may_wait: bool = False  # rewards of agents at work may still wait: the clocks of servers differ
 
@@ -58,7 +60,7 @@ class FleetState:
     @property
     def by_token(self) -> dict[str, float]:
         """Decisions that the server booked by their tokens, and their rewards."""
-        return {each.decision: each.reward for each in self.reports if each.is_token and each.status == "booked"}
+        return dict(sorted(self.booked | {each[:2] for each in self.reports if each.is_token and each[3] == "booked"}))
 
     @property
     def ends(self) -> dict[str, dict[str, Any]]:
@@ -133,31 +135,29 @@ def check_agents_at_work(state: FleetState) -> Iterator[str]:
 
 def check_rewards(state: FleetState) -> Iterator[str]:
     """A decision counts at most once, a reward that was accepted exactly once."""
-    rewards: dict[str, set[float]] = defaultdict(set)
     accepted: dict[str, set[float]] = defaultdict(set)
-    for each in state.reports:
-        rewards[each.decision].add(each.reward)
-        if each.status == "booked":
-            accepted[each.decision].add(each.reward)
+    for decision, reward in [*state.booked, *(each[:2] for each in state.reports if each.status == "booked")]:
+        accepted[decision].add(reward)
     for decision, booked in accepted.items():
         if len(booked) > 1:
             yield f"decision {decision} was booked with the rewards {sorted(booked)}"
+    by_token = state.by_token
     for each in state.reports:
         owner = state.owners[each.decision]
         record = state.records[owner]
         observed = record.reward_of(each.decision)
-        if each.decision in state.by_token and observed is not None:
+        if each.decision in by_token and observed is not None:
             yield f"decision {each.decision} was observed by {owner}, and booked by its token"
         if each.status not in REWARD_STATUSES:
             yield f"the reward of {each.decision} was answered {each.status}"
-        if each.status == "booked" and each.decision not in state.by_token and observed != each.reward:
+        if each.status == "booked" and each.decision not in by_token and observed != each.reward:
             yield f"the reward {each.reward:g} of {each.decision} was accepted, and {owner} observed {observed}"
         is_gone = each.decision in record.dropped | record.not_kept | record.dropping
         if each.status == "not_pending" and observed is None and not is_gone:
             yield f"the reward of {each.decision} was not accepted, and {owner} has none"
         if each.status == "waiting" and owner in state.live and not state.may_wait:
             yield f"the reward of {each.decision} waits for {owner}, who has collected"
-        if each.status == "reward_conflict" and len(rewards[each.decision]) < 2:
+        if each.status == "reward_conflict" and len(state.rewards[each.decision]) < 2:
             yield f"one reward of {each.decision} was reported, and conflicts"
         if each.status == "owner_ended" and owner not in state.retired and not each.is_token:
             yield f"the reward of {each.decision} was refused, as if {owner} had been retired"

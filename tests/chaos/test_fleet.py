@@ -78,6 +78,7 @@ def state(tmp_path: Path) -> FleetState:
             Report("e-1", 2.0, True, "booked"),
             Report("e-2", 2.0, False, "owner_ended"),
         ],
+        rewards={"d-1": {3.0}, "d-2": {1.0, 3.0}, "d-3": {1.0}, "e-1": {2.0, 3.0}, "e-2": {2.0}},
         retired={"b"},
     )
 
@@ -108,6 +109,15 @@ def test_a_token_of_a_decision_that_its_owner_observed_is_found(state: FleetStat
     state.rows["a"]["n_obs"] += 1
     state.numbers = state.numbers + sums(2.0)
     assert found(state)[0] == "decision d-1 was observed by a, and booked by its token"
+
+
+def test_what_a_token_booked_counts_when_the_server_has_forgotten_it(state: FleetState) -> None:
+    state.reports[3] = Report("e-1", 2.0, True, "owner_ended")
+    assert len(found(state)) == 2
+    state.booked = {("e-1", 2.0)}
+    assert found(state) == []
+    state.reports[3] = Report("e-1", 3.0, True, "booked")
+    assert "decision e-1 was booked with the rewards [2.0, 3.0]" in found(state)
 
 
 def test_a_reward_that_was_accepted_and_lost_is_found(state: FleetState) -> None:
@@ -244,6 +254,16 @@ def test_reports_of_a_decision_mostly_agree(tmp_path: Path) -> None:
     assert len({offer["decision"] for offer in picked if offer is not None}) == 100
     rewards = [offers.reward_of({"decision": "d-1"}) for _ in range(200)]
     assert len(set(rewards)) > 1 and max(rewards.count(each) for each in rewards) > 170
+
+
+def test_what_servers_say_of_tokens_is_noted() -> None:
+    monitor, path = TrafficMonitor("pods"), "/v1/models/pods/rewards"
+    monitor.reply(path, b'{"decision": "fbd_x", "reward": 1}', 200, b'{"decision": "d-1", "status": "booked"}')
+    monitor.reply(path, b'{"decision": "d-2", "reward": 1}', 200, b'{"decision": "d-2", "status": "booked"}')
+    several = b'{"rewards": [{"decision": "fbd_y", "reward": 2}, {"decision": "fbd_z", "reward": 3}]}'
+    answers = b'{"results": [{"decision": "d-3", "status": "refused"}, {"decision": "d-4", "status": "booked"}]}'
+    monitor.reply(path, several, 200, answers)
+    assert monitor.booked == {("d-1", 1.0), ("d-4", 3.0)} and monitor.violations == []
 
 
 def test_each_model_has_its_monitor() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from fedbandit.algorithms.messages import digest_of
 from fedbandit.errors import FormatError
 from fedbandit.wire.codec import decode_reply, decode_request
+from fedbandit.wire.decision_token import is_token
 from tests.chaos.agent_record import MODEL, dense_numbers, n_packed
 
 NAMELESS = "without a name"
@@ -28,6 +29,7 @@ class TrafficMonitor:
         self.uploads: dict[tuple[str, int], bytes] = {}
         self.incarnations: dict[str, str] = {}
         self.sums: dict[str, np.ndarray] = {}
+        self.booked: set[tuple[str, float]] = set()  # decisions that servers booked by their tokens, and their rewards
         self.dropped: Counter[str] = Counter()  # observations that uploads report as dropped, by agent
         self.counts: Counter[str] = Counter()
         self.violations: list[str] = []
@@ -66,6 +68,8 @@ class TrafficMonitor:
                 self._reply_to_sync(request, body)
             elif status == 200 and "/state" in path:
                 self._state(body)
+            elif status == 200 and path.endswith("/rewards"):
+                self._note_booked(request, body)
             elif status not in (200, 304):
                 self._refusal(path, status, body)
 
@@ -84,6 +88,16 @@ class TrafficMonitor:
         if self.versions.setdefault(reply.version, digest) != digest:
             self.violations.append(f"version {reply.version} has two states")
         return reply
+
+    def _note_booked(self, request: bytes, body: bytes) -> None:
+        """A server forgets what a token booked when its clock is set ahead; so it is noted as soon as it is said."""
+        asked, found = msgspec.json.decode(request), msgspec.json.decode(body)
+        pairs = zip(asked.get("rewards") or [asked], found.get("results") or [found], strict=True)
+        self.booked.update(
+            (answer["decision"], float(report["reward"]))
+            for report, answer in pairs
+            if is_token(report["decision"]) and answer["status"] == "booked"
+        )
 
     def _foreign(self, path: str, status: int, body: bytes) -> None:
         """A reply about the recreated model: rejections are expected, and must be named."""

@@ -100,7 +100,7 @@ def check_logs(environment: Environment) -> Iterator[str]:
         for line in (environment.folder / f"{name}.log").read_text(errors="replace").splitlines():
             if not _is_expected(line):
                 yield f"{name}: {line[:300]}"
-    for name in (*environment.agents, *environment.tenants):
+    for name in (*environment.agents, *environment.tenants, *environment.fleet.processes):
         text = (environment.folder / f"{name}.log").read_text(errors="replace")
         if "Traceback" in text or "unexpected failure" in text:
             yield f"{name}: {text[text.find('Traceback') :][:600]}"

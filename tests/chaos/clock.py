@@ -18,6 +18,7 @@ class Clocks:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._library = folder / "clock.so"
+        self.offsets: dict[str, float] = {}
         self.missing = self._build()
 
     def _build(self) -> str | None:
@@ -37,6 +38,7 @@ class Clocks:
 
     def move(self, name: str, offset_s: float) -> None:
         """Shift the wall clock of this process by `offset_s`."""
+        self.offsets[name] = offset_s
         path = self._folder / name
         content = OFFSET.pack(int(offset_s * 1e9))
         if path.exists():  # written in place: the process has it mapped

@@ -15,6 +15,7 @@ from tests.chaos.agent import FEW_PENDING, MANY_PENDING
 from tests.chaos.agent_record import DIM, MODEL, AgentRecord
 from tests.chaos.clock import Clocks
 from tests.chaos.disk import SmallDisk
+from tests.chaos.fleet import Fleet
 from tests.chaos.model_recreation import ModelRecreation
 from tests.chaos.processes import ChildProcess, Postgres, free_port, server_command
 from tests.chaos.proxy import Proxy
@@ -22,9 +23,9 @@ from tests.chaos.resources import Bound
 from tests.chaos.schedule import TENANT, agents_with_many_pending, names
 from tests.chaos.syscall_kills import SyscallKills, joined
 from tests.chaos.tools import ToolTests
-from tests.chaos.traffic_monitor import TrafficMonitor
+from tests.chaos.traffic_monitor import Monitors, TrafficMonitor
 
-SERVER_MB, AGENTS_MB = 96, 96
+SERVER_MB, AGENTS_MB, FLEET_MB = 96, 96, 192
 ALPHA = 1e-4  # at first every observation is uploaded, later a few at a time
 LAM = 1.0
 LARGE, LARGE_DIM = "large", 1500  # its state has 9 MB, for large replies
@@ -63,7 +64,10 @@ class Environment:
         self.agent_disk = SmallDisk(folder / "state", megabytes=AGENTS_MB)
         self.ports = [free_port() for _ in range(n_servers)]
         self.traffic = TrafficMonitor()
-        self.proxy = Proxy(self.ports, self.traffic, seed)
+        self.fleet_disk = SmallDisk(folder / "fleet-state", megabytes=FLEET_MB)
+        self.fleet = Fleet(folder, self.ports, self.admin_token, seed)
+        monitors = Monitors(self.traffic, list(self.fleet.monitors.values()))
+        self.proxy = Proxy(self.ports, monitors, seed)
         named = zip(names("server", n_servers), self.ports, strict=True)
         self.servers = {name: self._server(name, port) for name, port in named}
         self.agents: dict[str, ChildProcess] = {}
@@ -79,7 +83,7 @@ class Environment:
 
     @property
     def children(self) -> dict[str, ChildProcess]:
-        return {**self.servers, **self.agents, **self.tenants}
+        return {**self.servers, **self.agents, **self.tenants, **self.fleet.processes}
 
     def processes(self) -> list[tuple[str, str, int]]:
         """Kind, name and id of every process whose memory and descriptors are bounded."""
@@ -106,6 +110,8 @@ class Environment:
             self.agents[name].start()
         self.tenants[TENANT] = self._process("recreated_model_agent", TENANT, "", FEW_PENDING)
         self.tenants[TENANT].start()
+        url = f"http://127.0.0.1:{self.proxy.port}"
+        self.fleet.start(url, self.folder / "fleet-state", self._pace_s, self._child)
 
     def close(self) -> None:
         for child in self.children.values():
@@ -114,7 +120,7 @@ class Environment:
             self.proxy.close()
         if self.postgres is not None:
             self.postgres.close()
-        for disk in (self.server_disk, self.agent_disk):
+        for disk in (self.server_disk, self.agent_disk, self.fleet_disk):
             if disk is not None:
                 disk.close()
         self.http.clear()
@@ -133,6 +139,9 @@ class Environment:
     def _process(self, module: str, name: str, token: str, max_pending: int) -> ChildProcess:
         url, state_dir = f"http://127.0.0.1:{self.proxy.port}", self.folder / "state" / name
         words = [url, token, name, str(self.folder), str(state_dir), str(self._pace_s), str(max_pending)]
+        return self._child(name, module, words)
+
+    def _child(self, name: str, module: str, words: list[str]) -> ChildProcess:
         command = [sys.executable, "-m", f"tests.chaos.{module}", *words]
         environment = joined(self.clocks.environment(name), self.syscall_kills.environment(name))
         return ChildProcess(name, command, environment, self.folder / f"{name}.log")

@@ -18,7 +18,7 @@ from tests.chaos.agent_record import MODEL
 from tests.chaos.disk import SmallDisk
 from tests.chaos.environment import LARGE, Environment
 from tests.chaos.processes import ChildProcess
-from tests.chaos.schedule import CROWDS, NETWORK, Action
+from tests.chaos.schedule import CROWDS, FLEET, NETWORK, Action
 
 LONGEST_DELETE_S = 0.02
 DOWN_S = 0.5
@@ -63,8 +63,9 @@ class FaultInjector:
         for job in self._jobs.values():
             job.join(180.0)
         self._disperse()
-        for path in self._environment.folder.glob("*.burst"):
-            path.unlink(missing_ok=True)
+        for pattern in ("*.burst", "*.fresh"):
+            for path in self._environment.folder.glob(pattern):
+                path.unlink(missing_ok=True)
         for child in self._environment.children.values():
             child.go_on()
             child.wanted = True
@@ -100,12 +101,33 @@ class FaultInjector:
             return "done"
         if kind == "restart_postgres":
             return self._crash_postgres()
-        if kind == "move_clock":
+        if kind in ("move_clock", "move_fleet_clock"):
             return self._move_clock(action)
         if kind.startswith("fill_"):
-            disk = self._environment.server_disk if kind == "fill_server_disk" else self._environment.agent_disk
+            disk = {
+                "fill_server_disk": self._environment.server_disk,
+                "fill_agent_disk": self._environment.agent_disk,
+                "fill_fleet_disk": self._environment.fleet_disk,
+            }[kind]
             return self._fill(kind, disk, int(action.value), end)
+        if kind in FLEET and not kind.endswith("_fleet_process"):
+            return self._change_fleet(kind, action)
         return self._signal(kind, self._environment.children[action.target], end)
+
+    def _change_fleet(self, kind: str, action: Action) -> str:
+        """What operators do with a fleet, or what a machine does that begins anew."""
+        if kind in ("kill_in_enrolment", "fresh_directory"):
+            missing = self._environment.syscall_kills.missing if kind == "kill_in_enrolment" else None
+            if missing is not None:
+                self.skipped[kind] = missing
+                return "skipped"
+            words = "kill" if kind == "kill_in_enrolment" else "fresh"
+            (self._environment.folder / f"{action.target}.fresh").write_text(words)
+            return "done"
+        operator = self._environment.fleet.operator
+        operator.begin(kind, int(action.value))
+        self._begin_job("fleet", lambda: operator.work(self._ending))
+        return "done"
 
     def _signal(self, kind: str, child: ChildProcess, end: float) -> str:
         if not child.is_up or not child.wanted:
@@ -188,7 +210,7 @@ class FaultInjector:
 
     def _move_clock(self, action: Action) -> str:
         if self._environment.clocks.missing is not None:
-            self.skipped["move_clock"] = self._environment.clocks.missing
+            self.skipped[action.kind] = self._environment.clocks.missing
             return "skipped"
         self._environment.clocks.move(action.target, action.value)
         return "done"

@@ -19,7 +19,7 @@ def lines_of(run: Summary) -> dict[str, str]:
     """The figures of one run, in the order of the table."""
     actions, network, messages = run["actions"], run["network"], run["messages"]
     servers, agents, tools, crowds = run["servers"], run["agents_met"], run["tools"], run["crowds"]
-    peaks = run["peaks"]
+    peaks, fleet, met = run["peaks"], run.get("fleet", {}), run.get("fleet_met", {})
     return {
         "store, seed": f"{run['store']}, {run['seed']}",
         "minutes": f"{run['seconds'] / 60:.0f}",
@@ -41,8 +41,27 @@ def lines_of(run: Summary) -> dict[str, str]:
             tools, "restore_killed", "restores_old", "restores_new"
         ),
         "first starts killed; then working": _pair(tools, "first_start_killed", "first_starts_whole"),
-        "clocks changed": _pair(actions, "move_clock"),
-        "disks filled: servers', agents'": _pair(actions, "fill_server_disk", "fill_agent_disk"),
+        "fleet processes killed (SIGKILL), paused": _pair(actions, "kill_fleet_process", "pause_fleet_process"),
+        "agents enrolled; killed during `connect`; fresh directories": (
+            f"{_total(fleet, 'enrolled')}, {_pair(met, 'kill_in_connect', 'fresh_directory')}"
+        ),
+        "agents retired, taken back, pruned, folded": _pair(fleet, "retired", "unretired", "pruned", "folded"),
+        "enrolments created, revoked": _pair(fleet, "enrolments_created", "enrolments_revoked"),
+        "rewards reported by other agents, by HTTP, by `fedbandit reward`": _pair(
+            fleet, "reports_by_agent", "reports_by_http", "reports_by_tool"
+        ),
+        "of these with a token, repeated": _pair(fleet, "reports_with_a_token", "reports_repeated"),
+        "rewards from elsewhere that count: by their owners, by tokens": _pair(
+            fleet, "rewards_booked_by_owners", "rewards_booked_by_tokens"
+        ),
+        "observations of the fleets; merged, discarded": (
+            f"{_total(fleet, 'observed')}; {_total(fleet, 'merged')}, {_total(fleet, 'discarded')}"
+        ),
+        "rewards by group: control, treatment": _pair(fleet, "control_observations", "treatment_observations"),
+        "clocks changed": _pair(actions, "move_clock", "move_fleet_clock"),
+        "disks filled: servers', agents', fleets'": _pair(
+            actions, "fill_server_disk", "fill_agent_disk", "fill_fleet_disk"
+        ),
         "`observe` refused by a full disk": _pair(agents, "journal_failed"),
         "process starts": _count(run["process_starts"]),
         "requests dropped, cut in half, delayed": _pair(network, "drop_requests", "cut_requests", "delay"),
@@ -86,6 +105,11 @@ def write(path: Path, text: str) -> None:
 
 def _pair(found: dict[str, int], *kinds: str) -> str:
     return ", ".join(_count(found.get(kind, 0)) for kind in kinds)
+
+
+def _total(found: dict[str, int], prefix: str) -> str:
+    """Over all fleets."""
+    return _count(sum(found.get(f"{prefix}_{model}", 0) for model in ("pods", "shop", "moving")))
 
 
 def _latest(found: dict[str, float]) -> str:

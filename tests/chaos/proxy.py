@@ -9,7 +9,7 @@ from collections import Counter
 from random import Random
 from typing import NamedTuple
 
-from tests.chaos.traffic_monitor import TrafficMonitor
+from tests.chaos.traffic_monitor import Monitors, TrafficMonitor
 
 CHANCE = 0.5  # for each request, while a fault is active
 ALWAYS = ("drip_replies",)
@@ -41,7 +41,7 @@ class Exchange(NamedTuple):
 class Proxy:
     """Runs in a thread with an event loop of its own."""
 
-    def __init__(self, ports: list[int], traffic: TrafficMonitor, seed: int) -> None:
+    def __init__(self, ports: list[int], traffic: TrafficMonitor | Monitors, seed: int) -> None:
         self.ports, self.traffic, self.port = ports, traffic, 0
         self.counts: Counter[str] = Counter()
         self._rng = Random(f"network {seed}")

@@ -16,7 +16,7 @@ from tests.chaos.environment import BOUNDS, Environment
 from tests.chaos.fault_injector import FaultInjector
 from tests.chaos.processes import NAMED_ERROR, ChildProcess
 from tests.chaos.resources import Usage, Watch
-from tests.chaos.schedule import TENANT, Action, phases
+from tests.chaos.schedule import TENANT, Action, fleet_agents, fleet_phases, phases
 
 REPORT_S = 120.0  # for an agent to send everything once the network is calm
 TICK_S = 0.05
@@ -58,6 +58,8 @@ class Run:
         self.environment = Environment(self.folder, self.store, seed=self.seed, **fleet, pace_s=size.pace_s)
         timing = {"n_phases": size.n_phases, "phase_s": size.phase_s, "gap_s": size.gap_s}
         plan = phases(self.seed, store=self.store, **fleet, **timing, restarts=self.environment.drift is not None)
+        more = fleet_phases(self.seed, store=self.store, **timing)
+        plan = [sorted([*a, *b], key=lambda action: action.at_s) for a, b in zip(plan, more, strict=True)]
         self.injector = FaultInjector(self.environment, self.note)
         self.watch = Watch(BOUNDS, self.environment.processes)
         try:
@@ -97,7 +99,7 @@ class Run:
             words = child.supervise()
             if words is not None:
                 self._ended(child, words)
-        for part in (self.watch, self.environment.recreation, self.environment.tools):
+        for part in (self.watch, self.environment.recreation, self.environment.tools, self.environment.fleet.operator):
             self.violations += part.violations
             part.violations.clear()
 
@@ -119,6 +121,7 @@ class Run:
                 lambda port=port: self.environment.is_ready(port), 60.0, f"the server on port {port} is not ready"
             )
         self._wait(self.environment.recreation.is_done, 60.0, "the model was not deleted and created again")
+        self._wait(self.environment.fleet.operator.is_done, 60.0, "what operators do with the fleets was not done")
 
     def _wait(self, holds: Callable[[], bool], timeout_s: float, words: str) -> bool:
         """Wait until a condition holds; False if it does not in time, or if there is another violation meanwhile."""
@@ -134,12 +137,20 @@ class Run:
 
     def _checkpoint(self, number: int) -> None:
         begun = time.monotonic()
-        self.environment.command(checkpoint=number)
-        paths = {name: self.folder / "reports" / f"{number}-{name}.json" for name in (*self.environment.agents, TENANT)}
-        if not self._wait(lambda: all(p.exists() for p in paths.values()), REPORT_S, "agents did not report"):
-            self._show_stuck([name for name, path in paths.items() if not path.exists()])
+        fleet = self.environment.fleet
+        self.environment.command(quiet=number)
+        if not self._all_write(f"{number}-quiet", list(fleet.processes), "the fleets do not stop to report rewards"):
             return
+        fleet.repeat_reports()
+        self.environment.command(checkpoint=number)
+        writers = [*self.environment.agents, TENANT, *fleet_agents()]
+        if not self._all_write(str(number), writers, "agents did not report"):
+            return
+        paths = {name: self.folder / "reports" / f"{number}-{name}.json" for name in writers}
         self._reports = {name: json.loads(path.read_text()) for name, path in paths.items()}
+        may_wait = any(abs(self.environment.clocks.offsets.get(name, 0.0)) > 1e8 for name in self.environment.servers)
+        reports = {name: self._reports.pop(name) for name in fleet_agents()}
+        self.violations += fleet.check(reports, self.environment, may_wait=may_wait)
         self.violations += self.environment.recreation.check(self._reports.pop(TENANT))
         self.violations += self._check_calls()
         self.violations += [*checks.check_counts(self.environment, self._reports), *checks.check_logs(self.environment)]
@@ -152,10 +163,20 @@ class Run:
         self.environment.command(go=number)
         self._wait(self._all_learn, 30.0, "some agent has learnt nothing")
 
+    def _all_write(self, prefix: str, names: list[str], words: str) -> bool:
+        """Wait until each of these processes has written its file."""
+        paths = {name: self.folder / "reports" / f"{prefix}-{name}.json" for name in names}
+        if self._wait(lambda: all(path.exists() for path in paths.values()), REPORT_S, words):
+            return True
+        self._show_stuck([name for name, path in paths.items() if not path.exists()])
+        return False
+
     def _check_calls(self) -> list[str]:
         found = []
         for name, record in self.environment.records.items():
             found += checks.check_calls(name, self.environment.agents[name], record, self._latest)
+        for name, record in self.environment.fleet.process_records.items():
+            found += checks.check_calls(name, self.environment.fleet.processes[name], record.update(), self._latest)
         if self.environment.recreation.record is not None:
             found += checks.check_calls(
                 TENANT, self.environment.tenants[TENANT], self.environment.recreation.record, self._latest
@@ -163,7 +184,8 @@ class Run:
         return found
 
     def _all_learn(self) -> bool:
-        return all(record.update().n_done > self._rounds[name] for name, record in self.environment.records.items())
+        learn = (record.update().n_done > self._rounds[name] for name, record in self.environment.records.items())
+        return all(learn) and self.environment.fleet.all_learn()
 
     def _show_stuck(self, stuck: list[str]) -> None:
         """Write stack traces to the log of each agent that does not report."""
@@ -177,6 +199,7 @@ class Run:
         children = [
             *self.environment.agents.values(),
             *self.environment.tenants.values(),
+            *self.environment.fleet.processes.values(),
             *self.environment.servers.values(),
         ]
         for child in children:
@@ -224,6 +247,8 @@ class Run:
             "agents_met": self._events(),
             "most_pending": self._most_pending,
             "remade": dict(sorted(environment.recreation.counts.items())),
+            "fleet": dict(sorted((environment.fleet.counts + environment.fleet.operator.counts).items())),
+            "fleet_met": self._fleet_events(),
             "tools": dict(sorted(environment.tools.counts.items())),
             "crowds": dict(sorted(self.injector.crowds.items())),
             "latest_s": dict(sorted(self._latest.items())),
@@ -237,6 +262,14 @@ class Run:
 
     def _peaks(self) -> list[tuple[str, Usage]]:
         return sorted(self.watch.peaks.items())
+
+    def _fleet_events(self) -> dict[str, int]:
+        events: Counter[str] = Counter()
+        for record in self.environment.fleet.process_records.values():
+            events.update(record.events)
+        for records in self.environment.fleet.records.values():
+            events["resumed"] += sum(record.n_resumed for record in records.values())
+        return dict(sorted(events.items()))
 
     def _events(self) -> dict[str, int]:
         events: Counter[str] = Counter()

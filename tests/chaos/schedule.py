@@ -42,6 +42,22 @@ NETWORK = {
     "halve_replies": (1, 0.5, 3.0),
     "drip_replies": (1, 6.0, 12.0),  # longer than the margin of a call
 }
+# Of the fleets, drawn apart from the others.
+FLEET = {
+    "kill_fleet_process": (6, 0.0, 2.0),
+    "pause_fleet_process": (2, 0.3, 5.0),
+    "kill_in_enrolment": (4, 0.0, 0.0),
+    "fresh_directory": (2, 0.0, 0.0),
+    "retire": (2, 0.0, 0.0),
+    "prune": (1, 0.0, 0.0),
+    "fold": (1, 0.0, 0.0),
+    "replace_enrolment": (1, 0.0, 0.0),
+    "restart_fleet_model": (1, 0.0, 0.0),
+    "fill_fleet_disk": (1, 1.0, 3.0),
+    "move_fleet_clock": (1, 0.0, 0.0),
+}
+FLEET_KINDS = {"pod": 2, "worker": 2, "shop": 2, "mover": 2}  # processes of each kind
+REPORTER = "reporter"
 KINDS = {**PROCESS, **CROWDS, **ADMIN, **WORLD, **NETWORK}
 ONLY = {"fill_server_disk": "sqlite", "restart_postgres": "postgres"}
 TENANT = "tenant"  # the agent of the model that is deleted and created again
@@ -62,6 +78,11 @@ class Action:
 def names(prefix: str, count: int) -> list[str]:
     """`agent-0`, `agent-1`, …"""
     return [f"{prefix}-{number}" for number in range(count)]
+
+
+def fleet_agents() -> list[str]:
+    """The agent processes of the fleets."""
+    return [name for kind, count in FLEET_KINDS.items() for name in names(kind, count)]
 
 
 def agents_with_many_pending(n_agents: int) -> list[str]:
@@ -95,6 +116,34 @@ def phases(
             at_s += rng.uniform(0.0, 2.0 * gap_s)
         found.append(actions)
     return [_with_restarts(rng, actions, phase_s) for actions in found] if restarts else found
+
+
+def fleet_phases(seed: int, *, store: str, n_phases: int, phase_s: float, gap_s: float) -> list[list[Action]]:
+    """The actions on the fleets in every phase, drawn in the same way from a list of their own."""
+    rng = Random(f"fleets {seed} {store}")
+    kinds: list[str] = []
+    found = []
+    for _ in range(n_phases):
+        actions, at_s = [], rng.uniform(0.0, gap_s)
+        while at_s < phase_s:
+            if not kinds:
+                kinds = [kind for kind, (count, _, _) in FLEET.items() for _ in range(count)]
+                rng.shuffle(kinds)
+            actions.append(_fleet_action(rng, kinds.pop(), at_s))
+            at_s += rng.uniform(0.0, 2.0 * gap_s)
+        found.append(actions)
+    return found
+
+
+def _fleet_action(rng: Random, kind: str, at_s: float) -> Action:
+    _, shortest, longest = FLEET[kind]
+    pool = fleet_agents()
+    if kind.endswith("_fleet_process"):
+        pool = [*pool, REPORTER]
+    if kind == "fresh_directory":
+        pool = [name for name in pool if name.startswith(("pod", "mover"))]
+    value = rng.choice(OFFSETS_S) if kind == "move_fleet_clock" else float(rng.randrange(65_536))
+    return Action(round(at_s, 3), kind, rng.choice(pool), round(rng.uniform(shortest, longest), 3), value)
 
 
 def _with_restarts(rng: Random, actions: list[Action], phase_s: float) -> list[Action]:

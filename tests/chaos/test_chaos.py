@@ -19,3 +19,5 @@ def test_nothing_is_lost_or_counted_twice_under_faults(store: str, tmp_path: Pat
     assert summary["violations"] == [], json.dumps(summary, indent=1)
     assert summary["actions"]["kill_agent"] and summary["actions"]["kill_server"]  # faults were injected
     assert summary["uploads"] > summary["agents"]
+    for model in ("pods", "shop", "moving"):  # each with agents that enrolled themselves
+        assert summary["fleet"][f"enrolled_{model}"] >= 2 and summary["fleet"][f"agents_at_work_{model}"] >= 2

@@ -193,6 +193,28 @@ async def test_an_old_token_is_refused(store):
     assert (await store.load("news")).n_obs == 1
 
 
+async def test_a_clock_that_was_set_ahead_and_back_books_no_token_twice(store):
+    await fleet(store, "a")
+    assert await report(store, by_token(1)) == ["booked"]
+    ahead = NOW + 10 * 366 * 86400.0
+    assert await report(store, by_token(1), now=ahead) == [OwnerEnded]
+    assert await report(store, by_token(1), by_token(2)) == [OwnerEnded, OwnerEnded], "it is not known any more"
+    assert (await store.load("news")).n_obs == 1
+    later = NOW + 2 * 86400.0
+    assert await report(store, by_token(3, made_at=later), now=later) == ["booked"], "made after all that is forgotten"
+    assert await report(store, by_token(3, made_at=later), now=ahead) == [OwnerEnded]
+    assert await report(store, by_token(3, made_at=later), now=later) == [OwnerEnded]
+    assert (await store.load("news")).n_obs == 2
+
+
+async def test_a_token_of_an_agent_whose_clock_is_ahead_is_remembered_as_long_as_it_is_valid(store):
+    await fleet(store, "a")
+    ahead = by_token(1, made_at=NOW + 365 * 86400.0)
+    assert await report(store, ahead) == ["booked"]
+    assert await report(store, ahead, now=NOW + 400 * 86400.0) == ["booked"]
+    assert (await store.load("news")).n_obs == 1
+
+
 async def test_concurrent_reports_with_one_token_count_once(store):
     await fleet(store, "a")
     results = await asyncio.gather(*(report(store, by_token()) for _ in range(6)))

@@ -278,6 +278,24 @@ def test_a_retired_agent_is_told_and_may_begin_anew(server, model, tmp_path):
     assert server.call("GET", f"/v1/models/{model}")["n_obs"] == 1
 
 
+def test_an_agent_that_was_retired_and_folded_is_told_and_may_begin_anew(server, model, tmp_path):
+    secret, _ = created(server, model)
+    with connected(server, model, tmp_path / "s", enrol=secret) as agent:
+        name = agent.agent_id
+        agent.observe([1.0, 0.0, 0.0], 1.0)
+    server.call("POST", f"/v1/models/{model}/agents/{name}/retire")
+    assert server.call("POST", f"/v1/models/{model}/prune", {"after_s": 3e9, "fold": True})["n_folded"] == 1
+    for _ in range(2):
+        with pytest.raises(Refused, match="reenrol=True") as refused:
+            connected(server, model, tmp_path / "s", enrol=secret)
+        assert refused.value.code == "retired"
+    assert uses(server, model) == 1 and agents(server, model) == []
+    with connected(server, model, tmp_path / "s", enrol=secret, reenrol=True) as agent:
+        assert agents(server, model) == [agent.agent_id] != [name]
+        assert agent.status().rounds == 0
+    assert server.call("GET", f"/v1/models/{model}")["n_obs"] == 1
+
+
 def test_a_revoked_agent_does_not_begin_anew_by_itself(server, model, tmp_path):
     secret, _ = created(server, model)
     with connected(server, model, tmp_path / "s", enrol=secret) as agent:

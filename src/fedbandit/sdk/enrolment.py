@@ -23,6 +23,7 @@ import msgspec
 
 from fedbandit.durable_files import publish, sync_if_possible, unlock
 from fedbandit.errors import (
+    AlreadyExists,
     CopiedState,
     FormatError,
     InvalidParameter,
@@ -51,6 +52,7 @@ ADVICE = {
         "an enrolment"
     ),
 }
+FOLDED_ADVICE = "to begin anew with another agent, connect with reenrol=True and an enrolment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +126,8 @@ class Enroller:
             found = self._begin(given)
         if given is not None and given.fingerprint is not None and found.fingerprint != given.fingerprint.hex():
             found = write_identity(self._directory, replace(found, fingerprint=given.fingerprint.hex()))
-        if not found.token:
-            found = self._exchange(found, given, agent)
+        if not found.token:  # one that had an agent asks for no other: its journal belongs to that one
+            found = self._exchange(found, given, agent or found.agent or None)
         if agent is not None and agent != found.agent:
             raise InvalidParameter(f"expected agent={found.agent!r}, who enrolled in this state_dir, got {agent!r}")
         try:
@@ -146,6 +148,8 @@ class Enroller:
         try:
             answer = self._ask(found, agent)
         except Refused as error:
+            if found.agent and error.reason == AlreadyExists.code:
+                raise Refused(f"{error}; {FOLDED_ADVICE}", reason=Retired.code, status=error.status) from None
             # The nonce of an agent that exists is answered in any case: this one made none, so another may be tried.
             if given is None or given.secret == found.secret or error.status not in ENDED or is_retired(error):
                 raise

@@ -33,6 +33,7 @@ class ModelRewards:
     by_decision: dict[str, _Kept] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)  # prefix -> agent
     forgotten: set[str] = field(default_factory=set)  # prefixes
+    horizon: float = 0.0  # the latest `until` of booked rewards that were removed
 
     @property
     def n_waiting(self) -> int:
@@ -49,6 +50,7 @@ class ModelRewards:
     def expire(self, now: float) -> int:
         """Remove what is too old; how many of them no owner had collected."""
         old = {decision: kept for decision, kept in self.by_decision.items() if kept.until < now}
+        self.horizon = max([self.horizon, *(kept.until for kept in old.values() if kept.outcome == rules.BOOKED)])
         for decision in old:
             del self.by_decision[decision]
         return sum(not kept.outcome for kept in old.values())
@@ -83,6 +85,7 @@ class MemoryRewards:
                 _owner(entry, report.decision),
                 n_waiting=n_waiting,
                 n_kept=len(kept.by_decision) - n_waiting,
+                horizon=kept.horizon,
                 now=now,
             )
             if is_new and report.token is not None:

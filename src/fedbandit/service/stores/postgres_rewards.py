@@ -46,11 +46,13 @@ class PostgresRewards:
                 before.settings, state, await _agents(connection, model_id, reports), before.epoch, before.clock
             )
             n_waiting, n_answered = before.n_rewards, before.n_answered
+            horizon = await connection.fetchval(rows.GET_HORIZON.format(model="$1"), model_id) or 0.0
             outcomes = []
             for report in reports:
                 known = await _known(connection, model_id, report)
                 owner = await _owner(connection, model_id, report.decision)
-                outcome, is_new = rules.decide(report, known, owner, n_waiting=n_waiting, n_kept=n_answered, now=now)
+                counts = {"n_waiting": n_waiting, "n_kept": n_answered}
+                outcome, is_new = rules.decide(report, known, owner, **counts, horizon=horizon, now=now)
                 if is_new and report.token is not None:
                     refusal = bookings.book((report.token.agent, FOLDED), report.token.numbers)
                     outcome, is_new = (outcome, True) if refusal is None else (refusal, False)
@@ -59,8 +61,8 @@ class PostgresRewards:
                     change = rules.change_of(known, outcome)
                     n_waiting, n_answered = n_waiting + change[0], n_answered + change[1]
                 outcomes.append(outcome)
-            counts = (n_waiting - before.n_rewards, n_answered - before.n_answered)
-            await connection.execute(rows.SET_COUNTS.format("$1", "$2", "$3"), *counts, model_id)
+            changes = (n_waiting - before.n_rewards, n_answered - before.n_answered)
+            await connection.execute(rows.SET_COUNTS.format("$1", "$2", "$3"), *changes, model_id)
             if bookings.changed:
                 after, packed = rows.booked(before, bookings)
                 await self._write(connection, list(bookings.changed.values()), after, packed, model_id)
@@ -131,6 +133,9 @@ async def _store(connection: Any, model_id: int, report: Report, outcome: str, n
 
 async def _expire(connection: Any, model_id: int, now: float) -> int:
     """Remove what is too old; how many of them no owner had collected."""
+    newest = await connection.fetchval(rows.REMOVED.format(model="$1", now="$2"), model_id, now)
+    if newest is not None:
+        await connection.execute(rows.SET_HORIZON.format(model="$1", until="$2"), model_id, newest)
     removed = []
     for sign in ("=", "<>"):
         done = await connection.execute(

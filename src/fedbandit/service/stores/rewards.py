@@ -22,6 +22,7 @@ WAITING_S = 30 * 86400.0  # then a reward that nobody collected expires
 ANSWERED_S = 7 * 86400.0  # a reward is remembered after its owner has answered
 TOKEN_S = 90 * 86400.0  # a decision token is valid for this long, and what it booked is remembered for longer
 SLACK_S = 86400.0  # for clocks that differ
+HORIZON = ""  # decision of the row whose reward is the time up to which booked rewards were removed
 
 WAITING, BOOKED, NOT_PENDING, REFUSED = "waiting", "booked", "not_pending", "refused"
 OUTCOMES = (BOOKED, NOT_PENDING, REFUSED)  # what an owner may answer
@@ -83,9 +84,19 @@ Outcome = str | FedbanditError
 
 
 def decide(
-    report: Report, known: KnownReward | None, owner: Owner | None, *, n_waiting: int, n_kept: int, now: float
+    report: Report,
+    known: KnownReward | None,
+    owner: Owner | None,
+    *,
+    n_waiting: int,
+    n_kept: int,
+    horizon: float,
+    now: float,
 ) -> tuple[Outcome, bool]:
-    """The status of a report, and whether it must be stored: kept for its owner, or booked by its token."""
+    """The status of a report, and whether it must be stored: kept for its owner, or booked by its token.
+
+    `horizon` is the latest `until` of booked rewards that were removed, by whatever clock.
+    """
     is_dropped = known is not None and known.outcome in (NOT_PENDING, REFUSED)
     if known is not None and known.reward != report.reward and not (is_dropped and report.token is not None):
         return RewardConflict(
@@ -98,7 +109,7 @@ def decide(
             f"its decisions is taken any more"
         ), False
     if report.token is not None:
-        return _by_token(report, report.token, known, n_kept=n_kept, now=now)
+        return _by_token(report, report.token, known, n_kept=n_kept, now=max(now, horizon))
     if known is not None:
         return known.outcome or WAITING, False
     if owner is not None and owner.is_ended:
@@ -120,8 +131,8 @@ def _by_token(
         return BOOKED, False
     if now - token.made_at > TOKEN_S:
         return OwnerEnded(
-            f"the token of decision {report.decision!r} is older than {TOKEN_S / 86400:.0f} days; whether it was "
-            f"booked is no longer remembered"
+            f"the token of decision {report.decision!r} is older than {TOKEN_S / 86400:.0f} days, or a server's clock "
+            f"was set ahead since it was made; whether it was booked is no longer remembered"
         ), False
     if n_kept >= MAX_KEPT:
         return RewardsFull(f"{n_kept} booked rewards are remembered already; older ones expire"), False

@@ -19,7 +19,16 @@ from fedbandit.service.model import GrowthWindow, Model, totals_of
 from fedbandit.service.stores.base import AgentRecord, Event, FleetSummary, Sample
 from fedbandit.service.stores.checkpoints import Checkpoint
 from fedbandit.service.stores.enrolments import Enrolment
-from fedbandit.service.stores.rewards import SLACK_S, TOKEN_S, WAITING, WAITING_S, Report, owner_prefix
+from fedbandit.service.stores.rewards import (
+    BOOKED,
+    HORIZON,
+    SLACK_S,
+    TOKEN_S,
+    WAITING,
+    WAITING_S,
+    Report,
+    owner_prefix,
+)
 from fedbandit.wire.settings import ModelSettings
 
 MODEL_COLUMNS = (
@@ -421,12 +430,23 @@ WAITING_REWARDS = (
     "ORDER BY until, decision LIMIT {limit}"
 )
 
+# A clock that was set ahead removes what tokens booked; the latest of these times tells which tokens may be among them.
+REMOVED = f"SELECT MAX(until) FROM rewards WHERE model_id = {{model}} AND until < {{now}} AND outcome = '{BOOKED}'"
+SET_HORIZON = (
+    f"INSERT INTO rewards (model_id, decision, prefix, reward, outcome, until) "
+    f"VALUES ({{model}}, '{HORIZON}', '', {{until}}, '{BOOKED}', 1e300) ON CONFLICT (model_id, decision) "
+    f"DO UPDATE SET reward = CASE WHEN excluded.reward > rewards.reward THEN excluded.reward ELSE rewards.reward END"
+)
+GET_HORIZON = f"SELECT reward FROM rewards WHERE model_id = {{model}} AND decision = '{HORIZON}'"
+
 
 def reward_values(report: Report, outcome: str, now: float) -> tuple[str, str, float, str, float]:
     """decision, prefix, reward, outcome, until: a row of rewards."""
     is_waiting = outcome == WAITING
-    kept_s = WAITING_S if is_waiting else TOKEN_S + SLACK_S
-    return report.decision, owner_prefix(report.decision), report.reward, "" if is_waiting else outcome, now + kept_s
+    until = now + WAITING_S
+    if report.token is not None and not is_waiting:  # for as long as the token is valid by any clock
+        until = max(now, report.token.made_at) + TOKEN_S + SLACK_S
+    return report.decision, owner_prefix(report.decision), report.reward, "" if is_waiting else outcome, until
 
 
 def booked(model: Model, bookings: Bookings) -> tuple[Model, bytes]:

@@ -62,10 +62,12 @@ def _report(
     state = np.frombuffer(row[-1], dtype="<f8").copy()
     bookings = Bookings(before.settings, state, _owners(connection, model_id, reports), before.epoch, before.clock)
     n_waiting, n_answered = before.n_rewards, before.n_answered
+    (horizon,) = connection.execute(rows.GET_HORIZON.format(model="?"), (model_id,)).fetchone() or (0.0,)
     outcomes = []
     for report in reports:
         known, owner = _known(connection, model_id, report), _owner(connection, model_id, report.decision)
-        outcome, is_new = rules.decide(report, known, owner, n_waiting=n_waiting, n_kept=n_answered, now=now)
+        counts = {"n_waiting": n_waiting, "n_kept": n_answered}
+        outcome, is_new = rules.decide(report, known, owner, **counts, horizon=horizon, now=now)
         if is_new and report.token is not None:
             refusal = bookings.book((report.token.agent, FOLDED), report.token.numbers)
             outcome, is_new = (outcome, True) if refusal is None else (refusal, False)
@@ -74,8 +76,8 @@ def _report(
             change = rules.change_of(known, outcome)
             n_waiting, n_answered = n_waiting + change[0], n_answered + change[1]
         outcomes.append(outcome)
-    counts = (n_waiting - before.n_rewards, n_answered - before.n_answered)
-    connection.execute(rows.SET_COUNTS.format(*"???"), (*counts, model_id))
+    changes = (n_waiting - before.n_rewards, n_answered - before.n_answered)
+    connection.execute(rows.SET_COUNTS.format(*"???"), (*changes, model_id))
     if bookings.changed:
         connection.executemany(SET_AGENT, [rows.agent_values(agent) for agent in bookings.changed.values()])
     if bookings.n_counted:
@@ -112,6 +114,9 @@ def _store(connection: sqlite3.Connection, model_id: int, report: Report, outcom
 
 def _expire(connection: sqlite3.Connection, model_id: int, now: float) -> int:
     """Remove what is too old; how many of them no owner had collected."""
+    (removed,) = connection.execute(rows.REMOVED.format(model="?", now="?"), (model_id, now)).fetchone()
+    if removed is not None:
+        connection.execute(rows.SET_HORIZON.format(model="?", until="?"), (model_id, removed))
     remove = "DELETE FROM rewards WHERE model_id = ? AND until < ? AND outcome {} ''"
     n_waiting = connection.execute(remove.format("="), (model_id, now)).rowcount
     n_answered = connection.execute(remove.format("<>"), (model_id, now)).rowcount

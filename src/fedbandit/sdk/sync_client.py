@@ -404,7 +404,7 @@ class SyncClient:
             ) from None
         durable = self.durable
         if not found.continues(durable.description):
-            self._halt(acknowledged)
+            self._halt(acknowledged, is_wider=found.widens(durable.description))
         try:
             durable.use_settings(found)
         except InvalidParameter as error:  # `min_upload` does not go with the new radius
@@ -412,16 +412,19 @@ class SyncClient:
             self._halt(acknowledged)
         logger.info("agent %s: model %s has new settings", durable.agent.agent_id, durable.settings.name)
 
-    def _halt(self, acknowledged: int) -> None:
-        """The upload counts if the server says so; its model is of another kind now, and is not adopted."""
+    def _halt(self, acknowledged: int, *, is_wider: bool = False) -> None:
+        """The upload counts if the server says so; its model is of another kind now, and is not adopted.
+
+        A model that got more arms or features takes uploads of its earlier width, so they go on.
+        """
         with self.durable.agent._lock:
             if self.durable.ended is None:
                 self.durable.adopt(Receipt(self.durable.agent.agent_id, acknowledged))
         self.durable.save()
-        self.halted = True
+        self.halted = not is_wider
         raise Refused(
             f"the settings of model {self.durable.settings.name!r} changed on the server; decisions go on with the old "
-            f"ones and observations are kept: connect again to use the new ones",
+            f"ones and observations are {'still sent' if is_wider else 'kept'}: connect again to use the new ones",
             reason="settings_changed",
             status=409,
         )

@@ -6,6 +6,7 @@ and write it after.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -120,3 +121,15 @@ def _packed(state: dict[str, dict[str, SufficientStats]]) -> bytes:
 def _unpacked(blob: bytes, dim: int) -> dict[str, Any]:
     parts = msgspec.msgpack.decode(blob, type=dict[str, dict[str, bytes]])
     return {part: {key: stats_from_bytes(sums, dim) for key, sums in levels.items()} for part, levels in parts.items()}
+
+
+def widened_tests(blob: bytes | None, widen: Callable[[bytes, float], bytes], lam: float) -> bytes | None:
+    """The server's tests with each of their sums widened; the models that they refer to have λ on the diagonal."""
+    if blob is None:
+        return None
+    parts = msgspec.msgpack.decode(blob, type=dict[str, dict[str, bytes]])
+    wider = {
+        part: {key: widen(sums, lam if part == "references" else 0.0) for key, sums in levels.items()}
+        for part, levels in parts.items()
+    }
+    return msgspec.msgpack.encode(wider)

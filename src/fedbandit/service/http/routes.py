@@ -103,6 +103,12 @@ class NewArms(Strict):
     arms: list[str] = Field(min_length=1, max_length=codec.MAX_BLOCK_DIM)
 
 
+class NewFeatures(Strict):
+    """Features to add to a model: their names, or how many for a model whose features have none."""
+
+    features: Annotated[list[str], Field(min_length=1, max_length=codec.MAX_DIM)] | int
+
+
 class ChangedModel(Strict):
     """Settings to change; null removes a bound. Settings that are not named stay."""
 
@@ -157,6 +163,12 @@ async def create_model(body: NewModel, container: Served) -> dict[str, Any]:
 async def widen_model(model: str, body: NewArms, container: Served) -> dict[str, Any]:
     """Add arms behind those that the model has; their blocks begin at the prior, and everything else stays."""
     return (await operations.widen_model(container, model, body.arms)).to_dict()
+
+
+@router.post("/models/{model}/features", dependencies=ADMIN)
+async def add_features(model: str, body: NewFeatures, container: Served) -> dict[str, Any]:
+    """Add features behind those that the model has; they begin at the prior, and everything else stays."""
+    return (await operations.add_features(container, model, body.features)).to_dict()
 
 
 @router.get("/models", dependencies=PEOPLE)

@@ -29,6 +29,7 @@ from fedbandit.core.decision_sets import DecisionSet
 from fedbandit.core.features import arm_columns
 from fedbandit.core.statistics import RunningStats, SufficientStats
 from fedbandit.errors import (
+    DimensionMismatch,
     FormatError,
     JournalFailed,
     LiveError,
@@ -243,7 +244,10 @@ class DurableAgent(OwnDecisions):
             number = None
             if isinstance(decision, Decision):
                 number = self.agent._number_of(decision)
-                x = self.agent._pending_row(fitted(decision, self.settings), number)
+                try:
+                    x = self.agent._pending_row(decision, number)
+                except DimensionMismatch:
+                    x = self.agent._pending_row(fitted(decision, self.settings), number)
             else:
                 x = self.agent._row(decision)
             self.settings.check(x, value)

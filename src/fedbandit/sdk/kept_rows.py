@@ -5,9 +5,9 @@ Blocks and columns are added at the end, so what was gathered before keeps its m
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from fedbandit.algorithms.base import BaseAgent
@@ -41,7 +41,7 @@ def fitted(decision: Decision, settings: ModelSettings) -> Decision:
     """A decision of this agent with a row of the model's width, also one that was made before features were added."""
     if len(decision.x) == settings.dim or len(decision.x) not in settings.earlier_dims:
         return decision
-    return replace(decision, x=padded(decision.x, settings.dim))
+    return msgspec.structs.replace(decision, x=padded(decision.x, settings.dim))
 
 
 def padded(x: Vector, dim: int) -> Vector:

@@ -181,6 +181,8 @@ class ModelSettings:
         if n_added < 1:
             raise InvalidParameter("expected at least one new feature")
         names = None if isinstance(added, int) or self.features is None else (*self.features, *map(str, added))
+        if names is not None and len(set(names)) < len(names):
+            raise InvalidParameter(f"expected new names, each of them once; model {self.name!r} has {self.features}")
         return replace(self, dim=self.dim + n_added, features=names, earlier_dims=(*self.earlier_dims, self.dim))
 
     def is_widened_from(self, before: ModelSettings) -> bool:

@@ -208,7 +208,9 @@ def widen(
     if add_features is None:
         found = caller.call("POST", "models", name, "arms", body={"arms": options.names_in(arms)})
     else:
-        added = int(add_features) if add_features.isdecimal() else options.names_in(add_features)
+        added = (
+            int(add_features) if add_features.isdecimal() and len(add_features) < 10 else options.names_in(add_features)
+        )
         found = caller.call("POST", "models", name, "features", body={"features": added})
     _print_model(found, as_json)
 

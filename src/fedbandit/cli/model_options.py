@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedbandit.core import drift as drifts
 from fedbandit.core.radius import KINDS
 
 Alpha = Annotated[float | None, typer.Option(help="Determinant growth that triggers an exchange.")]
@@ -40,6 +41,24 @@ Gamma = Annotated[str | None, typer.Option(help="Sharpness of 'inverse-gap': a n
 PropensitySamples = Annotated[
     int | None, typer.Option(help="Draws for the probability of a 'thompson' decision; 0: it tells none.")
 ]
+Drift = Annotated[
+    str | None,
+    typer.Option(help="A world that changes: restart:R with the noise scale, discount:H with the horizon, or 'none'."),
+]
+MaxSilenceRounds = Annotated[
+    str | None, typer.Option(help="Most own rounds of an agent without an exchange. 'none': no limit, the default.")
+]
+MaxSilenceS = Annotated[
+    str | None, typer.Option(help="Most seconds that observations stay unsent. 'none': no limit, the default.")
+]
+Notes = Annotated[str | None, typer.Option(help="Words about the model, for people.")]
+
+
+def drift_of(text: str | None) -> dict[str, Any]:
+    """`drift` of a request, if it was given."""
+    if text is None:
+        return {}
+    return {"drift": None if text == "none" else drifts.to_dict(drifts.read(text))}
 
 
 def limits_of(**given: str | None) -> dict[str, float | None]:

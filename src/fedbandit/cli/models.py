@@ -24,7 +24,6 @@ from fedbandit.cli.admin_client import (
 from fedbandit.cli.files import check_file
 from fedbandit.cli.imported_model import create_from, read_export
 from fedbandit.cli.warm_start import create_with_history, read_history
-from fedbandit.core import drift as drifts
 from fedbandit.core.gain import LEVEL
 from fedbandit.http_client import EXPORT_TIMEOUT_S
 from fedbandit.wire.policy_choice import PolicyChoice
@@ -60,16 +59,10 @@ def create(
     control: Annotated[
         float, typer.Option(help="Share of decisions that the application's own default makes, to measure the gain.")
     ] = 0.0,
-    drift: Annotated[
-        str | None,
-        typer.Option(help="A world that changes: restart:R with the noise scale, or discount:H with the horizon."),
-    ] = None,
-    max_silence_rounds: Annotated[
-        int | None, typer.Option(help="Most own rounds of an agent without an exchange (default: no limit).")
-    ] = None,
-    max_silence_s: Annotated[
-        float | None, typer.Option(help="Most seconds that observations stay unsent (default: no limit).")
-    ] = None,
+    drift: options.Drift = None,
+    max_silence_rounds: options.MaxSilenceRounds = None,
+    max_silence_s: options.MaxSilenceS = None,
+    notes: options.Notes = None,
     features: Annotated[
         str | None,
         typer.Option(help="Names of the features in order: a,b,c. A warm start selects its columns by them."),
@@ -101,7 +94,12 @@ def create(
 ) -> None:
     """Create a model at its prior. Agents receive its settings when they connect. Without --radius, β is 1."""
     limits = options.limits_of(
-        action_bound=action_bound, reward_bound=reward_bound, max_rate=max_rate, max_share=max_share
+        action_bound=action_bound,
+        reward_bound=reward_bound,
+        max_rate=max_rate,
+        max_share=max_share,
+        max_silence_rounds=max_silence_rounds,
+        max_silence_s=max_silence_s,
     )
     body: dict[str, Any] = {
         "name": name,
@@ -112,9 +110,8 @@ def create(
         "control": control,
         "features": options.names_in(features),
         "personal": personal,
-        "drift": None if drift is None else drifts.to_dict(drifts.read(drift)),
-        "max_silence_rounds": max_silence_rounds,
-        "max_silence_s": max_silence_s,
+        **options.drift_of(drift),
+        **({} if notes is None else {"notes": notes}),
     }
     decides = str(policy), explore or 0.0, as_gamma(str(gamma)), propensity_samples or 0
     body |= PolicyChoice(*decides, policy_seed).to_dict()  # a server that knows no policies takes a model without one
@@ -130,8 +127,8 @@ def create(
     ) or {"beta": 1.0}
     caller = AdminClient(url, token, ca_cert)
     if warm_start is not None:
-        upload, notes = read_history(warm_start, body, arms=options.names_in(arms))
-        for note in notes:
+        upload, remarks = read_history(warm_start, body, arms=options.names_in(arms))
+        for note in remarks:
             typer.echo(note, err=True)
         _print_model(create_with_history(caller, body, upload), as_json)
         return
@@ -160,6 +157,10 @@ def set_model(
     explore: options.Explore = None,
     gamma: options.Gamma = None,
     propensity_samples: options.PropensitySamples = None,
+    drift: options.Drift = None,
+    max_silence_rounds: options.MaxSilenceRounds = None,
+    max_silence_s: options.MaxSilenceS = None,
+    notes: options.Notes = None,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
     token: Token = "",
@@ -167,7 +168,12 @@ def set_model(
 ) -> None:
     """Change settings that leave the sums valid. Agents take them up without a restart."""
     limits = options.limits_of(
-        action_bound=action_bound, reward_bound=reward_bound, max_rate=max_rate, max_share=max_share
+        action_bound=action_bound,
+        reward_bound=reward_bound,
+        max_rate=max_rate,
+        max_share=max_share,
+        max_silence_rounds=max_silence_rounds,
+        max_silence_s=max_silence_s,
     )
     assumed = {"n_agents": n_agents, "n_rounds": n_rounds, "noise_scale": noise_scale, "theta_bound": theta_bound}
     body = limits | options.radius_values(radius, beta, limits.get("action_bound"), **assumed, delta=delta)
@@ -177,8 +183,9 @@ def set_model(
         "explore": explore,
         "gamma": None if gamma is None else as_gamma(gamma),
         "propensity_samples": propensity_samples,
+        "notes": notes,
     }
-    body |= {key: value for key, value in others.items() if value is not None}
+    body |= options.drift_of(drift) | {key: value for key, value in others.items() if value is not None}
     if not body:
         raise typer.BadParameter("give at least one setting to change")
     _print_model(AdminClient(url, token, ca_cert).call("PATCH", "models", name, body=body), as_json)

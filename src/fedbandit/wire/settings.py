@@ -35,7 +35,12 @@ CHANGEABLE = frozenset({"alpha", "radius", "action_bound", "reward_bound", "max_
     "explore",
     "gamma",
     "propensity_samples",
+    "drift",  # but for discounts, which are in the sums
+    "max_silence_rounds",
+    "max_silence_s",
+    "notes",
 }
+MAX_NOTES = 2_000  # characters
 SLACK = 1.0 + 1e-9  # a row of norm L in the application's arithmetic may come out a bit longer in ours
 
 
@@ -61,6 +66,7 @@ class ModelSettings:
     drift: drifts.AnyDrift | None = None
     max_silence_rounds: int | None = None
     max_silence_s: float | None = None
+    notes: str = ""  # for people
     earlier_dims: tuple[int, ...] = ()  # before features were added; what was gathered then stays valid
 
     def __post_init__(self) -> None:
@@ -82,6 +88,8 @@ class ModelSettings:
                 f"expected a model of at most {n_packed(MAX_DIM)} numbers, got {n_packed(self.dim, self.blocks)} in "
                 f"{self.blocks} blocks"
             )
+        if len(self.notes) > MAX_NOTES or not all(letter.isprintable() or letter == "\n" for letter in self.notes):
+            raise InvalidParameter(f"expected notes of at most {MAX_NOTES} printable characters")
         if self.max_silence_s is not None:
             finite_at_least(self.max_silence_s, 0.0, "max_silence_s", strictly=True)
         for feature in (*(self.features or ()), *(self.arms or ())):
@@ -218,6 +226,7 @@ class ModelSettings:
             **({"blocks": self.blocks} if self.blocks > 1 else {}),
             **({"arms": list(self.arms)} if self.arms is not None else {}),
             **self._of_time(),
+            **({"notes": self.notes} if self.notes else {}),
             **({"earlier_dims": list(self.earlier_dims)} if self.earlier_dims else {}),
         }
         if self.personal is not None:
@@ -268,6 +277,7 @@ class ModelSettings:
             drift=drifts.from_dict(data.get("drift")),
             max_silence_rounds=_whole(data.get("max_silence_rounds"), "max_silence_rounds"),
             max_silence_s=_number(data.get("max_silence_s")),
+            notes=str(data.get("notes") or ""),
             earlier_dims=tuple(whole_at_least(dim, 1, "earlier_dims") for dim in data.get("earlier_dims") or ()),
         )
 
@@ -297,12 +307,24 @@ class ModelSettings:
             )
         if "alpha" in values:
             finite_at_least(values["alpha"], 0.0, "alpha")
-        return ModelSettings.from_dict({**self.to_dict(), **values})
+        after = ModelSettings.from_dict({**self.to_dict(), **values})
+        if not after._weighs_as(self):
+            raise InvalidParameter(
+                "drift cannot change from or to a discount: the sums of the model are weighted by age, or are not"
+            )
+        return after
+
+    def _weighs_as(self, other: ModelSettings) -> bool:
+        """Whether observations lose weight with age in the same way, or in neither."""
+        is_discounted = isinstance(self.drift, drifts.Discount) or isinstance(other.drift, drifts.Discount)
+        return self.drift == other.drift or not is_discounted
 
     def keeps_sums_of(self, other: ModelSettings) -> bool:
         """Whether sums that were made under the other settings keep their meaning under these."""
         ours, theirs = self.to_dict(), other.to_dict()
-        return all(ours.get(key) == theirs.get(key) for key in (ours.keys() | theirs.keys()) - CHANGEABLE)
+        return self._weighs_as(other) and all(
+            ours.get(key) == theirs.get(key) for key in (ours.keys() | theirs.keys()) - CHANGEABLE
+        )
 
     def check(self, x: Vector, reward: float) -> None:
         """Refuse an observation that would make the server refuse a whole upload later."""

@@ -95,7 +95,9 @@ class EpochState:
         return self._tests.add(stats_from_bytes(numbers.tobytes(), dim), *models) is not None
 
     def packed_detector(self) -> bytes | None:
-        """The blocks of the server's tests after the fold."""
+        """The blocks of the server's tests after the fold; none where it has no tests any more."""
+        if not isinstance(self.settings.drift, Restart):
+            return None
         return self.detector if self._tests is None else _packed(self._tests.state())
 
 

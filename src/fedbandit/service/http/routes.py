@@ -95,6 +95,7 @@ class NewModel(Strict):
     drift: dict[str, Any] | None = None
     max_silence_rounds: int | None = None
     max_silence_s: float | None = None
+    notes: str = ""
 
 
 class NewArms(Strict):
@@ -123,11 +124,16 @@ class ChangedModel(Strict):
     explore: float | None = None
     gamma: float | str | None = None
     propensity_samples: int | None = None
+    drift: dict[str, Any] | None = None
+    max_silence_rounds: int | None = None
+    max_silence_s: float | None = None
+    notes: str | None = None
 
     def values(self) -> dict[str, Any]:
         """What was named; null only where it has a meaning."""
         found = self.model_dump(exclude_unset=True)
         may_be_null = {"action_bound", "reward_bound", "max_rate", "max_share"}
+        may_be_null |= {"drift", "max_silence_rounds", "max_silence_s"}
         missing = [name for name, value in found.items() if value is None and name not in may_be_null]
         if missing:
             raise InvalidParameter(f"expected a value for {', '.join(missing)}, got null")

@@ -10,6 +10,7 @@ import json
 import math
 import ssl
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -180,11 +181,12 @@ def _close(connection: HttpConnection | None) -> None:
 
 
 class AdminClient:
-    """The administration API of a server: JSON in, JSON out. No connection stays open between calls."""
+    """The administration API of a server: JSON in, JSON out. One connection, open as long as this object is used."""
 
     def __init__(self, url: str, token: str, ca_cert: str | None = None) -> None:
         check_token(token, "a token as printed by `fedbandit tokens add`; pass --token or set FEDBANDIT_TOKEN")
         self._http = HttpClient(url, token=token, ca=ca_cert, max_body_bytes=MAX_EXPORT_BYTES, names_server=False)
+        weakref.finalize(self, self._http.close)  # a command has nobody who would close it later
 
     def call(self, method: str, *path: str, body: Any = None, query: dict[str, Any] | None = None) -> Any:
         """The server's answer, read as JSON; None when it is empty."""
@@ -220,10 +222,7 @@ class AdminClient:
         return self._send("POST", path, timeout_s=ADMIN_TIMEOUT_S, body=body, headers=headers)
 
     def _send(self, method: str, path: str, **options: Any) -> bytes:
-        try:
-            return self._http.call(method, path, **options).body
-        finally:
-            self._http.close()  # a command has nobody who would close it later
+        return self._http.call(method, path, **options).body
 
 
 def server_fingerprint(url: str, *, ca: str | None = None, timeout_s: float = 10.0) -> bytes:

@@ -99,6 +99,7 @@ class Desk:
             ("serve", "--port"): Base(nowhere),
             ("serve", "--host"): Base(["--port", str(busy_port), "--insecure"]),
             ("demo", "--data"): Base(["--agents", "1"]),
+            ("models widen", "--add-features"): Base(call, ["news"]),
             ("study", "--out"): Base(["--from", "folder"], ["bias"]),
         }
 

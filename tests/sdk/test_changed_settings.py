@@ -159,3 +159,45 @@ def test_only_named_settings_are_changed() -> None:
         before.changed({"lam": 3.0})
     with pytest.raises(InvalidParameter, match="both"):
         before.changed({"beta": 0.4, "radius": {"kind": "fixed", "beta": 1.0}})
+
+
+def test_the_response_to_change_and_the_limits_of_silence_may_change(server, tmp_path) -> None:
+    server.add_model("drifting", dim=3, alpha=1e6, beta=0.5)
+    with connect(server, tmp_path, "drifting") as agent:
+        play(agent, 5)
+        assert agent.status().unsent == 5
+        restart = {"kind": "restart", "noise_scale": 0.01}
+        server.call("PATCH", "/v1/models/drifting", {"drift": restart, "max_silence_rounds": 4})
+        agent.refresh()
+        assert agent._durable.agent.world.detector is not None
+        play(agent, 4)  # the fourth since is due, whatever α says
+        assert (agent.status().unsent, server.show("drifting")["n_obs"]) == (0, 9)
+        server.call("PATCH", "/v1/models/drifting", {"drift": None, "max_silence_rounds": None})
+        agent.refresh()
+        assert agent._durable.agent.world.detector is None
+        play(agent, 20)
+        assert agent.status().unsent == 20
+        agent.flush()
+    assert server.show("drifting")["n_obs"] == 29
+    discount = {"drift": {"kind": "discount", "horizon": 10.0}}
+    answer = server.request("PATCH", "/v1/models/drifting", json=discount)
+    assert answer.status == 400 and "discount" in answer.json()["message"]
+
+
+def test_notes_are_for_people_and_agents_need_not_hear_of_them(server, tmp_path) -> None:
+    server.add_model("noted", dim=3, notes="the first attempt")
+    before = server.show("noted")
+    after = server.call("PATCH", "/v1/models/noted", {"notes": "colours of the button\nfor mobile"})
+    assert (before["notes"], after["notes"]) == ("the first attempt", "colours of the button\nfor mobile")
+    assert after["settings"] == before["settings"]
+    assert server.request("PATCH", "/v1/models/noted", json={"notes": "a\0b"}).status == 400
+    assert server.call("PATCH", "/v1/models/noted", {"notes": ""}).get("notes") is None
+    server.call("PATCH", "/v1/models/noted", {"notes": "again"})
+    token = server.add_agent("noted", "a")
+    given = {"dim": 3, "beta": 0.5, "alpha": before["alpha"], "lam": before["lam"]}
+    offline = {"offline_ok": True, "settings": given, "agent": "a", "state_dir": tmp_path / "a", "sync": "inline"}
+    with fb.connect("http://127.0.0.1:1", model="noted", token=token, **offline) as agent:
+        play(agent, 3)
+    with fb.connect(server.url, model="noted", token=token, **offline) as agent:  # the same settings but for notes
+        agent.flush()
+    assert server.show("noted")["n_obs"] == 3

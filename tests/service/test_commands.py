@@ -2,12 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
-from fedbandit.cli import agents, models
+import fedbandit as fb
+from fedbandit.cli import agents, main, models
 from fedbandit.errors import NotReachable, Refused
+from fedbandit.http_client import AdminClient
 from fedbandit.wire import codec
 from tests.live import running_server
 from tests.service.uploads import incoming, request
@@ -99,3 +102,43 @@ def test_refusals_are_told_in_the_servers_words(run):
 def test_nothing_is_sent_without_a_token(run, monkeypatch):
     monkeypatch.delenv("FEDBANDIT_TOKEN")
     assert "FEDBANDIT_TOKEN" in str(run(models.app, "list", fails=True).exception)
+
+
+def test_features_are_added_to_a_model_and_its_copy_is_as_wide(run):
+    run(models.app, "create", "wide", "--dim", "2", "--features", "x,y")
+    wider = json.loads(run(models.app, "widen", "wide", "--add-features", "z, w", "--json"))
+    assert (wider["dim"], wider["features"], wider["earlier_dims"]) == (4, ["x", "y", "z", "w"], [2])
+    copied = json.loads(run(models.app, "copy", "wide", "wide-2", "--json"))
+    assert (copied["dim"], copied["features"]) == (4, ["x", "y", "z", "w"])
+    assert "earlier_dims" not in copied
+    for options in ([], ["--arms", "a", "--add-features", "b"]):
+        assert "one of the two" in run(models.app, "widen", "wide", *options, fails=True).output
+    assert "named arms" in str(run(models.app, "widen", "wide", "--arms", "a", fails=True).exception)
+    run(models.app, "create", "counted", "--dim", "2")
+    assert json.loads(run(models.app, "widen", "counted", "--add-features", "3", "--json"))["dim"] == 5
+    assert "a number" in str(run(models.app, "widen", "counted", "--add-features", "q", fails=True).exception)
+    for name in ("wide", "wide-2", "counted"):
+        run(models.app, "delete", name, "--yes")
+
+
+@pytest.mark.parametrize("reward", ["-1", "-0.5", "-1e3", "-.25", "2"])
+def test_a_reward_may_be_negative(run, server, reward):
+    model = f"refunds{reward.strip('-.').replace('.', '-')}"
+    server.add_model(model, dim=2)
+    with fb.connect(server.url, model=model, token=server.add_agent(model, "a"), sync="inline") as agent:
+        sealed = agent.token(agent.choose(np.eye(2)))
+        assert run(main.app, "reward", model, sealed, reward, "--url", server.url).strip() == "booked"
+    assert server.call("GET", f"/v1/models/{model}")["reward_sum"] == float(reward)
+    assert "No such option" in run(main.app, "reward", model, sealed, "--vlaue", "-1", fails=True).output
+
+
+def test_calls_of_one_command_share_a_connection(server):
+    caller = AdminClient(server.url, server.admin_token)
+    caller.call("GET", "models")
+    first = caller._http._idle
+    assert first is not None and first.is_usable()
+    with pytest.raises(Refused):
+        caller.call("GET", "models", "unknown")
+    assert caller._http._idle is first
+    del caller
+    assert not first.is_usable()  # whoever drops the client closes it

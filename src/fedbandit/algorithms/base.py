@@ -19,7 +19,19 @@ from fedbandit.algorithms.messages import Download, Poll, Pull, Receipt, Reply, 
 from fedbandit.algorithms.policies import Lottery, PolicyDraws, draws_of
 from fedbandit.algorithms.scoring import DecisionBasis, Scores, check_k
 from fedbandit.algorithms.server import BaseServer
-from fedbandit.core.arrays import LARGEST, Matrix, Vector, as_matrix, as_reward, as_vector, finite, frozen, is_listing
+from fedbandit.core.arrays import (
+    LARGEST,
+    Matrix,
+    Vector,
+    as_matrix,
+    as_reward,
+    as_vector,
+    finite,
+    frame_names,
+    frame_numbers,
+    frozen,
+    is_listing,
+)
 from fedbandit.core.block_rows import compact_row, full_row
 from fedbandit.core.decision_sets import DecisionSet, Width, has_best, top_indices
 from fedbandit.core.group_sums import NO_GROUPS, GroupSums
@@ -317,8 +329,9 @@ class BaseAgent:
             and actions.shape[0] > 0
         ):
             return actions
-        if hasattr(actions, "columns") and hasattr(actions, "to_numpy"):
-            return self._read_frame(actions)
+        names = frame_names(actions)
+        if names is not None:
+            return self._read_frame(actions, names)
         return as_matrix(actions, self.dim)
 
     def _read_each(self, decision_sets: Sequence[ArrayLike]) -> list[Matrix]:
@@ -326,10 +339,9 @@ class BaseAgent:
             raise InvalidInput(f"expected a list of decision sets, got {type(decision_sets).__name__}")
         return [self._read(actions) for actions in decision_sets]
 
-    def _read_frame(self, frame: Any) -> Matrix:
-        names = [str(name) for name in frame.columns]
+    def _read_frame(self, frame: Any, names: list[str]) -> Matrix:
         self._check_columns(names)
-        rows = finite(as_matrix(frame.to_numpy(), self.dim), "actions")
+        rows = finite(as_matrix(frame_numbers(frame), self.dim), "actions")
         self.features = tuple(names)
         return rows
 
@@ -519,7 +531,12 @@ class BaseAgent:
         return x
 
     def _row(self, row: Any) -> Vector:
-        x = as_vector(row.to_numpy() if hasattr(row, "to_numpy") else row, self.dim)
+        names = frame_names(row)
+        if names is None:
+            x = as_vector(row.to_numpy() if hasattr(row, "to_numpy") else row, self.dim)
+        else:  # one line of a data frame
+            rows = self._read_frame(row, names)
+            x = as_vector(rows[0] if len(rows) == 1 else rows, self.dim)
         return x if self.blocks == 1 else compact_row(x, self.blocks)
 
     # -- saving ------------------------------------------------------------------------------------------------

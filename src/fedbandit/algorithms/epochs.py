@@ -55,6 +55,16 @@ class AgentEpoch:
         self._gained = self._played = 0.0  # the fleet's and the own observations, recent ones weighted more
         self.due_at = self.max_silence
 
+    def use(self, rule: FedLinUCB, n_rounds: int, *, is_other_drift: bool) -> None:
+        """Continue under another rule; with another response to change, tests begin anew."""
+        if is_other_drift:
+            self.detector = rule.drift.agent_detector(rule.dim, rule.lam) if isinstance(rule.drift, Restart) else None
+            self.has_alarm = False
+        if rule.max_silence != self.max_silence:
+            self.max_silence = rule.max_silence
+            self._silence_due_at = n_rounds + self.max_silence
+        self._due()
+
     # -- contact
 
     def sent(self, n_rounds: int) -> None:

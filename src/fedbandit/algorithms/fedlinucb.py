@@ -196,8 +196,9 @@ class FedLinUCBAgent(BaseAgent):
             return 0.0 if self._tracker is None else self._tracker.value
 
     def use_rule(self, rule: FedLinUCB, *, birth: str | None = None) -> None:
-        """Continue under another α, β or policy; the rest of the rule is as it was. `birth` names decisions."""
+        """Continue under another α, β, policy, drift or silence; the rest is as it was. `birth` names decisions."""
         with self._lock:
+            self.world.use(rule, self.n_rounds, is_other_drift=rule.drift != self.rule.drift)
             self.rule = rule
             self._threshold = math.log1p(rule.alpha)
             self._judgement = None

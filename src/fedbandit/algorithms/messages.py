@@ -34,6 +34,7 @@ class Upload:
     dropped: int = 0  # observations of an earlier epoch that the agent discarded itself since its last upload
     clock: int = 0  # where sums are discounted: the server's clock when the agent's model was made
     groups: GroupSums = NO_GROUPS  # rewards by group, where a share of decisions is made by the application's default
+    width: int = 0  # features that the model had when it was made, before some were added; 0: as many as `stats`
 
     def digest(self) -> bytes:
         """Sixteen bytes that two uploads share only if their sums are equal to the last bit."""

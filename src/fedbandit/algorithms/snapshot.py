@@ -52,6 +52,7 @@ def agent_values(agent: BaseAgent, *, pending: bool = True) -> dict[str, Any]:
                 "growth": upload.growth,
                 **drift_fields(upload),
                 **_groups(upload.groups),
+                **({"width": upload.width} if upload.width else {}),
             },
             "n_rounds": agent.n_rounds,
             "n_switches": agent.n_switches,
@@ -127,6 +128,7 @@ def restore_agent(agent: BaseAgent, state: dict[str, Any]) -> None:
             flight["growth"],
             **{name: flight[name] for name in DRIFT_FIELDS if name in flight},
             groups=GroupSums.from_bytes(flight.get("groups", b"")),
+            width=flight.get("width", 0),
         )
     agent.n_rounds = state["n_rounds"]
     agent.n_switches = state["n_switches"]

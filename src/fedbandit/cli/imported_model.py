@@ -59,7 +59,8 @@ def _stats(tensors: dict[str, Any], settings: ModelSettings) -> SufficientStats:
 
 def create_from(caller: AdminClient, settings: ModelSettings, upload: Upload | None) -> dict[str, Any]:
     """A new model with these settings and sums."""
-    body = {name: value for name, value in settings.to_dict().items() if value is not None and name != "max_share"}
+    later = {"max_share", "earlier_dims"}  # a new model has no agents of an earlier width
+    body = {name: value for name, value in settings.to_dict().items() if value is not None and name not in later}
     if upload is None:
         model: dict[str, Any] = caller.call("POST", "models", body=body)
     else:

@@ -21,7 +21,7 @@ from fedbandit.cli.evaluate import evaluate
 from fedbandit.cli.models import app as models
 from fedbandit.cli.plan import plan
 from fedbandit.cli.reporting import run_command
-from fedbandit.cli.reward import reward
+from fedbandit.cli.reward import WithNegativeNumbers, reward
 from fedbandit.cli.serve import serve
 from fedbandit.cli.simulate import simulate
 from fedbandit.cli.study import study
@@ -59,7 +59,7 @@ app.command(rich_help_panel="Simulation and analysis")(evaluate)
 app.command(rich_help_panel="Server and fleet")(demo)
 app.command(rich_help_panel="Server and fleet")(serve)
 app.command(rich_help_panel="Server and fleet")(agent)
-app.command(rich_help_panel="Server and fleet")(reward)
+app.command(rich_help_panel="Server and fleet", cls=WithNegativeNumbers)(reward)
 app.command(rich_help_panel="Server and fleet")(backup)
 app.command(rich_help_panel="Server and fleet")(restore)
 app.command(rich_help_panel="Server and fleet")(copy_store)

@@ -1,4 +1,4 @@
-"""`fedbandit models`: create, set, list, show, export, restart, delete."""
+"""`fedbandit models`: create, set, widen, list, show, export, restart, delete."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fedbandit.algorithms.policies import as_gamma
+from fedbandit.cli import model_options as options
 from fedbandit.cli.admin_client import (
     DEFAULT_URL,
     AdminClient,
@@ -23,9 +24,7 @@ from fedbandit.cli.admin_client import (
 from fedbandit.cli.files import check_file
 from fedbandit.cli.imported_model import create_from, read_export
 from fedbandit.cli.warm_start import create_with_history, read_history
-from fedbandit.core import drift as drifts
 from fedbandit.core.gain import LEVEL
-from fedbandit.core.radius import KINDS
 from fedbandit.http_client import EXPORT_TIMEOUT_S
 from fedbandit.wire.policy_choice import PolicyChoice
 
@@ -41,30 +40,18 @@ def create(
     name: Name,
     dim: Annotated[int | None, typer.Option(help="Number of features d; a warm start takes it from its log.")] = None,
     lam: Annotated[float, typer.Option(help="Ridge λ.")] = 1.0,
-    alpha: Annotated[float, typer.Option(help="Determinant growth that triggers an exchange.")] = 1.0,
-    beta: Annotated[
-        float | None, typer.Option(help="Confidence radius β as a number (default: 1 if no --radius is given).")
-    ] = None,
-    radius: Annotated[str | None, typer.Option(help=f"β by its kind: {', '.join(KINDS)}.")] = None,
-    n_agents: Annotated[int | None, typer.Option(help="Radius: agents M, or a bound on them.")] = None,
-    n_rounds: Annotated[int | None, typer.Option(help="Radius: rounds T over all agents.")] = None,
-    noise_scale: Annotated[float | None, typer.Option(help="Radius: noise scale R.")] = None,
-    theta_bound: Annotated[float | None, typer.Option(help="Radius: S ≥ ‖θ*‖.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Radius: failure probability δ.")] = None,
-    action_bound: Annotated[
-        float | None, typer.Option(help="L ≥ ‖x‖; uploads that exceed it are refused (default: 1e9).")
-    ] = None,
-    reward_bound: Annotated[
-        float | None, typer.Option(help="Largest |r|; uploads that exceed it are refused (default: 1e9).")
-    ] = None,
-    max_rate: Annotated[
-        float | None,
-        typer.Option(help="Observations per second of one agent, on average since it was added (default: 10000)."),
-    ] = None,
-    max_share: Annotated[
-        float | None,
-        typer.Option(help="Largest share of the information that one agent may have, 0 to 1 (default: no limit)."),
-    ] = None,
+    alpha: options.Alpha = 1.0,
+    beta: options.Beta = None,
+    radius: options.RadiusKind = None,
+    n_agents: options.NAgents = None,
+    n_rounds: options.NRounds = None,
+    noise_scale: options.NoiseScale = None,
+    theta_bound: options.ThetaBound = None,
+    delta: options.Delta = None,
+    action_bound: options.ActionBound = None,
+    reward_bound: options.RewardBound = None,
+    max_rate: options.MaxRate = None,
+    max_share: options.MaxShare = None,
     personal: Annotated[
         str | None,
         typer.Option(help="A parameter of its own for each agent: 'auto', or how much agents differ, κ ≥ 0."),
@@ -72,16 +59,10 @@ def create(
     control: Annotated[
         float, typer.Option(help="Share of decisions that the application's own default makes, to measure the gain.")
     ] = 0.0,
-    drift: Annotated[
-        str | None,
-        typer.Option(help="A world that changes: restart:R with the noise scale, or discount:H with the horizon."),
-    ] = None,
-    max_silence_rounds: Annotated[
-        int | None, typer.Option(help="Most own rounds of an agent without an exchange (default: no limit).")
-    ] = None,
-    max_silence_s: Annotated[
-        float | None, typer.Option(help="Most seconds that observations stay unsent (default: no limit).")
-    ] = None,
+    drift: options.Drift = None,
+    max_silence_rounds: options.MaxSilenceRounds = None,
+    max_silence_s: options.MaxSilenceS = None,
+    notes: options.Notes = None,
     features: Annotated[
         str | None,
         typer.Option(help="Names of the features in order: a,b,c. A warm start selects its columns by them."),
@@ -97,15 +78,10 @@ def create(
             "with arms: their order (default: sorted by name)."
         ),
     ] = None,
-    policy: Annotated[
-        str,
-        typer.Option(help="How agents decide: 'ucb', 'inverse-gap' or 'thompson'."),
-    ] = "ucb",
-    explore: Annotated[float, typer.Option(help="Share of decisions that are uniformly random, 0 to 1.")] = 0.0,
-    gamma: Annotated[str, typer.Option(help="Sharpness of 'inverse-gap': a number, or 'auto' for √(n K/d).")] = "auto",
-    propensity_samples: Annotated[
-        int, typer.Option(help="Draws for the probability of a 'thompson' decision; 0: it tells none.")
-    ] = 100,
+    policy: options.Policy = "ucb",
+    explore: options.Explore = 0.0,
+    gamma: options.Gamma = "auto",
+    propensity_samples: options.PropensitySamples = 100,
     policy_seed: Annotated[int, typer.Option(help="Seed of the policy's random numbers.")] = 0,
     blocks: Annotated[
         int | None,
@@ -116,29 +92,33 @@ def create(
     token: Token = "",
     ca_cert: CaCert = None,
 ) -> None:
-    """Create a model at its prior. Agents receive its settings when they connect."""
+    """Create a model at its prior. Agents receive its settings when they connect. Without --radius, β is 1."""
+    limits = options.limits_of(
+        action_bound=action_bound,
+        reward_bound=reward_bound,
+        max_rate=max_rate,
+        max_share=max_share,
+        max_silence_rounds=max_silence_rounds,
+        max_silence_s=max_silence_s,
+    )
     body: dict[str, Any] = {
         "name": name,
         "dim": dim,
         "lam": lam,
         "alpha": alpha,
-        "action_bound": action_bound,
-        "reward_bound": reward_bound,
-        "max_rate": max_rate,
-        "max_share": max_share,
+        **limits,
         "control": control,
-        "features": names_in(features),
+        "features": options.names_in(features),
         "personal": personal,
-        "drift": None if drift is None else drifts.to_dict(drifts.read(drift)),
-        "max_silence_rounds": max_silence_rounds,
-        "max_silence_s": max_silence_s,
+        **options.drift_of(drift),
+        **({} if notes is None else {"notes": notes}),
     }
-    chosen = PolicyChoice(policy, explore, as_gamma(gamma), propensity_samples, policy_seed)
-    body |= chosen.to_dict()  # a server that knows no policies takes a model without one
-    body |= radius_values(
+    decides = str(policy), explore or 0.0, as_gamma(str(gamma)), propensity_samples or 0
+    body |= PolicyChoice(*decides, policy_seed).to_dict()  # a server that knows no policies takes a model without one
+    body |= options.radius_values(
         radius,
         beta,
-        action_bound,
+        limits.get("action_bound"),
         n_agents=n_agents,
         n_rounds=n_rounds,
         noise_scale=noise_scale,
@@ -147,96 +127,99 @@ def create(
     ) or {"beta": 1.0}
     caller = AdminClient(url, token, ca_cert)
     if warm_start is not None:
-        upload, notes = read_history(warm_start, body, arms=names_in(arms))
-        for note in notes:
+        upload, remarks = read_history(warm_start, body, arms=options.names_in(arms))
+        for note in remarks:
             typer.echo(note, err=True)
         _print_model(create_with_history(caller, body, upload), as_json)
         return
-    body["arms"], body["blocks"] = names_in(arms), blocks
+    body["arms"], body["blocks"] = options.names_in(arms), blocks
     if dim is None:
         raise typer.BadParameter("give --dim, or --warm-start with a log")
     _print_model(caller.call("POST", "models", body=body), as_json)
 
 
-def radius_values(
-    kind: str | None, beta: float | None, action_bound: float | None, **assumed: float | None
-) -> dict[str, Any]:
-    """`radius` or `beta` of a request; empty if neither was given."""
-    numbers = {key: value for key, value in assumed.items() if value is not None}
-    if kind is not None:
-        more = {"beta": beta, "action_bound": action_bound if kind == "paper" else None}
-        return {"radius": {"kind": kind, **numbers, **{key: value for key, value in more.items() if value is not None}}}
-    if numbers:
-        options = ", ".join("--" + key.replace("_", "-") for key in numbers)
-        raise typer.BadParameter(f"{options}: only used with --radius; give one, one of {', '.join(KINDS)}")
-    return {} if beta is None else {"beta": beta}
-
-
 @app.command("set")
 def set_model(
     name: Name,
-    alpha: Annotated[float | None, typer.Option(help="Determinant growth that triggers an exchange.")] = None,
-    beta: Annotated[float | None, typer.Option(help="Confidence radius β as a number.")] = None,
-    radius: Annotated[str | None, typer.Option(help=f"β by its kind: {', '.join(KINDS)}.")] = None,
-    n_agents: Annotated[int | None, typer.Option(help="Radius: agents M, or a bound on them.")] = None,
-    n_rounds: Annotated[int | None, typer.Option(help="Radius: rounds T over all agents.")] = None,
-    noise_scale: Annotated[float | None, typer.Option(help="Radius: noise scale R.")] = None,
-    theta_bound: Annotated[float | None, typer.Option(help="Radius: S ≥ ‖θ*‖.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Radius: failure probability δ.")] = None,
-    action_bound: Annotated[str | None, typer.Option(help="L ≥ ‖x‖ of uploads from now on, or 'none'.")] = None,
-    reward_bound: Annotated[str | None, typer.Option(help="Largest |r| of uploads from now on, or 'none'.")] = None,
-    max_rate: Annotated[str | None, typer.Option(help="Observations per second of one agent, or 'none'.")] = None,
-    max_share: Annotated[str | None, typer.Option(help="Largest share of the information, or 'none'.")] = None,
-    policy: Annotated[str | None, typer.Option(help="ucb, inverse-gap or thompson.")] = None,
-    explore: Annotated[float | None, typer.Option(help="Probability of an action at random.")] = None,
+    alpha: options.Alpha = None,
+    beta: options.Beta = None,
+    radius: options.RadiusKind = None,
+    n_agents: options.NAgents = None,
+    n_rounds: options.NRounds = None,
+    noise_scale: options.NoiseScale = None,
+    theta_bound: options.ThetaBound = None,
+    delta: options.Delta = None,
+    action_bound: options.ActionBound = None,
+    reward_bound: options.RewardBound = None,
+    max_rate: options.MaxRate = None,
+    max_share: options.MaxShare = None,
+    policy: options.Policy = None,
+    explore: options.Explore = None,
+    gamma: options.Gamma = None,
+    propensity_samples: options.PropensitySamples = None,
+    drift: options.Drift = None,
+    max_silence_rounds: options.MaxSilenceRounds = None,
+    max_silence_s: options.MaxSilenceS = None,
+    notes: options.Notes = None,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
     token: Token = "",
     ca_cert: CaCert = None,
 ) -> None:
     """Change settings that leave the sums valid. Agents take them up without a restart."""
-    given = {"action_bound": action_bound, "reward_bound": reward_bound, "max_rate": max_rate, "max_share": max_share}
-    limits = {key: _limit(key, text) for key, text in given.items() if text is not None}
+    limits = options.limits_of(
+        action_bound=action_bound,
+        reward_bound=reward_bound,
+        max_rate=max_rate,
+        max_share=max_share,
+        max_silence_rounds=max_silence_rounds,
+        max_silence_s=max_silence_s,
+    )
     assumed = {"n_agents": n_agents, "n_rounds": n_rounds, "noise_scale": noise_scale, "theta_bound": theta_bound}
-    body = limits | radius_values(radius, beta, limits.get("action_bound"), **assumed, delta=delta)
-    others = {"alpha": alpha, "policy": policy, "explore": explore}
-    body |= {key: value for key, value in others.items() if value is not None}
+    body = limits | options.radius_values(radius, beta, limits.get("action_bound"), **assumed, delta=delta)
+    others = {
+        "alpha": alpha,
+        "policy": policy,
+        "explore": explore,
+        "gamma": None if gamma is None else as_gamma(gamma),
+        "propensity_samples": propensity_samples,
+        "notes": notes,
+    }
+    body |= options.drift_of(drift) | {key: value for key, value in others.items() if value is not None}
     if not body:
         raise typer.BadParameter("give at least one setting to change")
     _print_model(AdminClient(url, token, ca_cert).call("PATCH", "models", name, body=body), as_json)
 
 
-def _limit(name: str, text: str) -> float | None:
-    if text == "none":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        option = "--" + name.replace("_", "-")
-        raise typer.BadParameter(f"expected {option} as a number or 'none', got {text!r}") from None
-
-
 @app.command()
 def widen(
     name: Name,
-    arms: Annotated[str, typer.Option(help="Names of the arms to add: d,e.")],
+    arms: Annotated[str | None, typer.Option(help="Names of the arms to add: d,e.")] = None,
+    add_features: Annotated[
+        str | None,
+        typer.Option(help="Names of the features to add: d,e; or how many, if the model's features have no names."),
+    ] = None,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
     token: Token = "",
     ca_cert: CaCert = None,
 ) -> None:
-    """Add arms to a model that has named arms. They begin at the prior; nothing that was learnt is lost.
+    """Add arms or features to a model. They begin at the prior; nothing that was learnt is lost.
 
-    Running agents go on with the arms that they know, keep what they observe, and take the new arms up when they
-    connect again.
+    Running agents go on as they are, and what they observe is still merged. They take the new arms or features up when
+    they connect again.
     """
-    body = {"arms": names_in(arms)}
-    _print_model(AdminClient(url, token, ca_cert).call("POST", "models", name, "arms", body=body), as_json)
-
-
-def names_in(text: str | None) -> list[str] | None:
-    """`a, b` as ["a", "b"]."""
-    return None if text is None else [part.strip() for part in text.split(",")]
+    if (arms is None) == (add_features is None):
+        raise typer.BadParameter("expected --arms, for a model with named arms, or --add-features: one of the two")
+    caller = AdminClient(url, token, ca_cert)
+    if add_features is None:
+        found = caller.call("POST", "models", name, "arms", body={"arms": options.names_in(arms)})
+    else:
+        added = (
+            int(add_features) if add_features.isdecimal() and len(add_features) < 10 else options.names_in(add_features)
+        )
+        found = caller.call("POST", "models", name, "features", body={"features": added})
+    _print_model(found, as_json)
 
 
 @app.command("list")

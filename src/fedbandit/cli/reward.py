@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from fedbandit.cli.admin_client import DEFAULT_URL, AdminClient, AsJson, CaCert, Url, print_json
 from fedbandit.errors import InvalidParameter
 
 AT_ONCE = 1000  # rewards in one request
 Token = Annotated[str, typer.Option("--token", envvar="FEDBANDIT_TOKEN", help="Token of a reporter or administrator.")]
+
+
+class WithNegativeNumbers(TyperCommand):
+    """A command whose arguments may be negative numbers, without a `--` before them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; a number with a space before it is not taken for an option, and is the same number."""
+        return super().parse_args(ctx, [f" {arg}" if _is_negative(arg) else arg for arg in args])
+
+
+def _is_negative(text: str) -> bool:
+    try:
+        return text.startswith("-") and math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def reward(

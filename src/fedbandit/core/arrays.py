@@ -148,3 +148,16 @@ def whole_at_least(value: int, least: int, name: str) -> int:
     if number > MOST_COUNTED:
         raise InvalidParameter(f"expected {name} as a whole number from {least} to {MOST_COUNTED}")
     return number
+
+
+def frame_names(values: Any) -> list[str] | None:
+    """Names of the columns of a data frame (pandas, polars, pyarrow); None for anything else."""
+    if hasattr(values, "to_numpy"):
+        return [str(name) for name in values.columns] if hasattr(values, "columns") else None
+    names = getattr(values, "column_names", None)  # of pyarrow, whose `columns` are the data
+    return None if names is None else [str(name) for name in names]
+
+
+def frame_numbers(frame: Any) -> Any:
+    """The content of a data frame as an array."""
+    return frame.to_numpy() if hasattr(frame, "to_numpy") else np.asarray(frame)

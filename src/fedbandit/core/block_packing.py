@@ -6,6 +6,7 @@ says nothing that the sums themselves would not say.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -55,6 +56,37 @@ def widened(packed: Vector, p: int, blocks: int, *, lam: float = 0.0) -> Vector:
     wider[blocks * triangle : blocks * triangle + before * p] = packed[before * triangle : -3]
     wider[-3:] = packed[-3:]
     return wider
+
+
+def with_columns(packed: Vector, dim: int, *, lam: float = 0.0) -> Vector:
+    """Packed statistics of one block with more columns at the end, which have λ on the diagonal and nothing else."""
+    before = packed_dim(len(packed))
+    wider = np.zeros(packed_length(dim) + dim + 3)
+    wider[diagonal_places(dim)] = lam
+    at, to = 0, 0
+    for row in range(before):  # of the triangle
+        wider[to : to + before - row] = packed[at : at + before - row]
+        at, to = at + before - row, to + dim - row
+    wider[packed_length(dim) : packed_length(dim) + before] = packed[at:-3]
+    wider[-3:] = packed[-3:]
+    return wider
+
+
+def leading_columns(packed: Vector, dim: int) -> Vector:
+    """The first columns of packed statistics of one block: the inverse of `with_columns` without λ."""
+    before = packed_dim(len(packed))
+    rows = [packed[begin : begin + dim - row] for row, begin in enumerate(diagonal_places(before)[:dim].tolist())]
+    b = packed_length(before)
+    return np.concatenate([*rows, packed[b : b + dim], packed[-3:]])
+
+
+def packed_dim(n_numbers: int) -> int:
+    """Features of packed statistics of one block, from how many numbers they are: d(d+1)/2 + d + 3.
+
+    >>> [packed_dim(packed_length(dim) + dim + 3) for dim in (1, 2, 50)]
+    [1, 2, 50]
+    """
+    return (math.isqrt(8 * (n_numbers - 3) + 9) - 3) // 2
 
 
 @lru_cache(maxsize=64)

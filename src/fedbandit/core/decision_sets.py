@@ -153,4 +153,4 @@ def _secular_root(poles: Vector, weights: Vector) -> tuple[float, bool]:
 
 def has_best(actions: Any) -> bool:
     """Whether this is a decision-set object rather than rows."""
-    return type(actions) is not np.ndarray and not hasattr(actions, "columns") and hasattr(actions, "best")
+    return type(actions) is not np.ndarray and hasattr(actions, "best") and not hasattr(actions, "columns")

@@ -427,7 +427,7 @@ def _send_the_rest(durable: DurableAgent, client: SyncClient, timeout_s: float) 
     """Without a journal this is the last chance of what was observed."""
     deadline = client.clock() + timeout_s
     try:
-        if not client.halted and client.last_error is None:
+        if not client.halted and client.last_error is client.outdated:
             while durable.n_unsent + durable.n_in_flight > 0:
                 if not client.exchange(everything=True, within_s=deadline - client.clock()):
                     break

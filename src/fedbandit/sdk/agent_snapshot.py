@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fedbandit.algorithms.base import BaseAgent
 from fedbandit.algorithms.messages import Upload, drift_fields, packed_bytes
+from fedbandit.core.block_packing import leading_columns, packed_dim
 from fedbandit.core.group_sums import PACKED, GroupSums
 from fedbandit.sdk.journal.journal import JournalPosition, KeptUpload
 from fedbandit.sdk.kept_rows import stats_of_batch
@@ -31,13 +34,17 @@ class AgentSnapshot:
 def kept_of(upload: Upload, agent: BaseAgent) -> KeptUpload:
     """An answered upload for the journal; where there is a control group, rewards by group follow its statistics."""
     groups = upload.groups.to_bytes() or (bytes(PACKED.size) if agent._has_control else b"")
-    return KeptUpload(upload.sequence, upload.growth, packed_bytes(upload.stats) + groups, drift_fields(upload))
+    stats = packed_bytes(upload.stats)
+    if upload.width:
+        stats = leading_columns(np.frombuffer(stats, dtype="<f8"), upload.width).tobytes()
+    return KeptUpload(upload.sequence, upload.growth, stats + groups, drift_fields(upload))
 
 
 def upload_of(kept: KeptUpload, agent: BaseAgent) -> Upload:
     """An answered upload of this agent, as it travelled."""
-    # Counted from the end: the statistics may be of fewer blocks than the model has now.
+    # Counted from the end: the statistics may be of fewer blocks or features than the model has now.
     size = len(kept.packed) - (PACKED.size if agent._has_control else 0)
     stats, groups = stats_of_batch(agent, kept.packed[:size]), GroupSums.from_bytes(kept.packed[size:])
+    width = packed_dim(size // 8) if agent.blocks == 1 else agent.dim
     names = agent.agent_id, agent.incarnation, kept.sequence
-    return Upload(*names, stats, kept.growth, groups=groups, **kept.drift)
+    return Upload(*names, stats, kept.growth, groups=groups, width=0 if width == agent.dim else width, **kept.drift)

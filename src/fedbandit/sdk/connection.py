@@ -38,6 +38,7 @@ from fedbandit.sdk.state_slots import Slots
 from fedbandit.sdk.sync_client import Backoff, SyncClient
 from fedbandit.sdk.token_source import TokenSource
 from fedbandit.sdk.transport import HttpTransport, Transport
+from fedbandit.sdk.widening import widened_agent
 from fedbandit.wire.identifiers import check_agent_id
 from fedbandit.wire.settings import ModelDescription, ModelSettings
 
@@ -265,9 +266,17 @@ def _make_agent(
         durable.open_books()
         return durable
     _require_same(saved, model, agent_id, description)
-    durable = DurableAgent(description, agent_id, journal=journal, incarnation=saved.incarnation, min_upload=min_upload)
-    durable.resume(saved)
     before = _read_description(saved)
+    has_new_features = description.settings.blocks == 1 and description.settings.dim > before.settings.dim
+    resumed = before if has_new_features else description
+    durable = DurableAgent(resumed, agent_id, journal=journal, incarnation=saved.incarnation, min_upload=min_upload)
+    durable.resume(saved)
+    if has_new_features:
+        durable = widened_agent(durable, description)
+        durable.save()
+    if has_new_features and description.widens(before):
+        logger.info("agent %s: model %s has %d features now", agent_id, model, description.settings.dim)
+        return durable
     is_same = before.settings_id == OFFLINE and not differences(before.settings, description.settings)
     if before.settings_id != description.settings_id and not is_same and not description.continues(before):
         logger.info("agent %s: the settings of model %s changed; the new ones are used from now on", agent_id, model)

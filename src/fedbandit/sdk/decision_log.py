@@ -21,6 +21,7 @@ import numpy as np
 
 from fedbandit.algorithms.decision import Decision
 from fedbandit.core.arrays import finite_at_least
+from fedbandit.core.decision_sets import has_best
 from fedbandit.errors import InvalidParameter
 
 logger = logging.getLogger("fedbandit.sdk")
@@ -73,7 +74,7 @@ class DecisionLog:
         """Note a decision, or those of a list; `actions` are the rows that it was made from, for `rows="all"`."""
         try:
             rows = None
-            if self.rows == "all" and actions is not None and not hasattr(actions, "best"):
+            if self.rows == "all" and actions is not None and not has_best(actions):
                 rows = np.array(actions, dtype=np.float64)  # a copy: the caller may change it before it is written
             for decision in made if isinstance(made, list) else (made,):
                 self._add((self._now(), decision, rows), 0 if rows is None else rows.nbytes)

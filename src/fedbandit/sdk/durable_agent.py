@@ -29,6 +29,7 @@ from fedbandit.core.decision_sets import DecisionSet
 from fedbandit.core.features import arm_columns
 from fedbandit.core.statistics import RunningStats, SufficientStats
 from fedbandit.errors import (
+    DimensionMismatch,
     FormatError,
     JournalFailed,
     LiveError,
@@ -50,7 +51,7 @@ from fedbandit.sdk.journal.journal import (
     SavedState,
 )
 from fedbandit.sdk.journal.pending_ring import PendingDecision, pending_numbers
-from fedbandit.sdk.kept_rows import decision_of, is_row, stats_of_batch, stats_of_row, widen_saved
+from fedbandit.sdk.kept_rows import decision_of, fitted, is_row, stats_of_batch, stats_of_row, widen_saved
 from fedbandit.sdk.next_model import NextModel, require_usable, with_rows
 from fedbandit.sdk.own_decisions import CorrectionStep, OwnDecisions
 from fedbandit.sdk.recoverable_step import RecoverableStep, require_interrupted
@@ -243,7 +244,10 @@ class DurableAgent(OwnDecisions):
             number = None
             if isinstance(decision, Decision):
                 number = self.agent._number_of(decision)
-                x = self.agent._pending_row(decision, number)
+                try:
+                    x = self.agent._pending_row(decision, number)
+                except DimensionMismatch:
+                    x = self.agent._pending_row(fitted(decision, self.settings), number)
             else:
                 x = self.agent._row(decision)
             self.settings.check(x, value)
@@ -562,7 +566,10 @@ class DurableAgent(OwnDecisions):
     def open_books(self, *, mark: int = 0, known: frozenset[int] = frozenset()) -> None:
         """Read the pending decisions, and continue numbering after the last number that was ever used."""
         if self.journal is not None:
-            pending, following = self.journal.open_decisions(self.agent.row_width, self.birth, mark=mark, known=known)
+            earlier = self.settings.earlier_dims
+            pending, following = self.journal.open_decisions(
+                self.agent.row_width, self.birth, mark=mark, known=known, earlier_dims=earlier
+            )
             self.agent._pending = {item.number: item for item in pending}
             first = max(following, next(self.agent._decisions))
             self.agent._decisions, self.agent._newest = itertools.count(first), first - 1

@@ -1,19 +1,20 @@
-"""Rows and sums as an agent keeps them, also those of a model that had fewer arms then.
+"""Rows and sums as an agent keeps them, also those of a model that had fewer arms or features then.
 
-Blocks are added at the end, so what was gathered before keeps its meaning.
+Blocks and columns are added at the end, so what was gathered before keeps its meaning.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from fedbandit.algorithms.base import BaseAgent
 from fedbandit.algorithms.decision import Decision
 from fedbandit.algorithms.messages import n_packed, stats_from_bytes
-from fedbandit.core.arrays import Vector
-from fedbandit.core.block_packing import widened
+from fedbandit.core.arrays import Vector, frozen
+from fedbandit.core.block_packing import packed_dim, widened, with_columns
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.sdk.journal.pending_ring import PendingDecision
 from fedbandit.wire.settings import ModelSettings
@@ -36,6 +37,18 @@ def decision_of(agent: BaseAgent, pending: PendingDecision) -> Decision:
     )
 
 
+def fitted(decision: Decision, settings: ModelSettings) -> Decision:
+    """A decision of this agent with a row of the model's width, also one that was made before features were added."""
+    if len(decision.x) == settings.dim or len(decision.x) not in settings.earlier_dims:
+        return decision
+    return msgspec.structs.replace(decision, x=padded(decision.x, settings.dim))
+
+
+def padded(x: Vector, dim: int) -> Vector:
+    """A row with zeros for the features that were added since."""
+    return frozen(np.pad(x, (0, dim - len(x))))
+
+
 def is_row(agent: BaseAgent, x: Vector) -> bool:
     """Whether a logged row can be one of this agent's."""
     if len(x) != agent.row_width:
@@ -53,8 +66,11 @@ def stats_of_row(agent: BaseAgent, x: Vector, reward: float) -> SufficientStats:
 def stats_of_batch(agent: BaseAgent, packed: bytes) -> SufficientStats:
     """The statistics of a logged batch or a kept upload."""
     p, blocks = agent.dim // agent.blocks, agent.blocks
-    if blocks > 1 and len(packed) < 8 * n_packed(agent.dim, blocks):
-        packed = widened(np.frombuffer(packed, dtype="<f8"), p, blocks).astype("<f8").tobytes()
+    if len(packed) < 8 * n_packed(agent.dim, blocks):
+        if blocks > 1:
+            packed = widened(np.frombuffer(packed, dtype="<f8"), p, blocks).astype("<f8").tobytes()
+        elif len(packed) == 8 * n_packed(packed_dim(len(packed) // 8)):
+            packed = with_columns(np.frombuffer(packed, dtype="<f8"), agent.dim).astype("<f8").tobytes()
     return stats_from_bytes(packed, agent.dim, blocks)
 
 

@@ -97,7 +97,7 @@ def require_same_rows(before: ModelDescription, description: ModelDescription) -
 def differences(given: ModelSettings, found: ModelSettings) -> list[str]:
     """The settings that differ, with both values."""
     mine, theirs = given.to_dict(), found.to_dict()
-    names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+    names = [name for name in {**mine, **theirs} if name != "notes" and mine.get(name) != theirs.get(name)]
     return [f"{name} (here {_brief(mine.get(name))}, there {_brief(theirs.get(name))})" for name in names]
 
 

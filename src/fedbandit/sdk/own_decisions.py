@@ -13,7 +13,7 @@ from fedbandit.errors import FormatError
 from fedbandit.sdk.corrections import Correction, RecentRewards, corrected_buffer, not_correctable
 from fedbandit.sdk.journal.journal import Corrected, GivenUp, Journal
 from fedbandit.sdk.journal.pending_ring import PendingDecision
-from fedbandit.sdk.kept_rows import decision_of
+from fedbandit.sdk.kept_rows import decision_of, fitted
 
 if TYPE_CHECKING:
     from fedbandit.algorithms.fedlinucb import FedLinUCBAgent
@@ -123,7 +123,7 @@ class OwnDecisions:
             self.finish()
             numbers = [self.agent._number_of(decision) for decision in decisions]
             for decision, number in zip(decisions, numbers, strict=True):
-                self.agent._pending_row(decision, number)
+                self.agent._pending_row(fitted(decision, self.settings), number)
             if self.journal is not None:
                 self.journal.give_up(numbers)
             return [self.agent._pending.pop(number) for number in numbers]

@@ -95,6 +95,7 @@ class SyncClient:
         self.last_exchange = clock()  # the last upload that was answered, or the start
         self.next_attempt = 0.0
         self.halted = False  # the settings changed: nothing travels until the application connects again
+        self.outdated: Refused | None = None  # the model got arms or features that this agent does not know
         self.refused_model: str | None = None  # why the server's newest model is not in use
         self.acknowledged: int | None = None  # the last upload that the server says it has
         self.ending = threading.Event()
@@ -186,6 +187,8 @@ class SyncClient:
     def is_put_off(self) -> bool:
         """Whether the server answers, and will not take the upload that is in flight, or not now."""
         error = self.last_error
+        if error is self.outdated:
+            return False
         return isinstance(error, Refused) or (isinstance(error, NotReachable) and error.retry_after_s is not None)
 
     def check(self) -> None:
@@ -319,6 +322,8 @@ class SyncClient:
             answer = replace(answer, reply=reply)
         if reply.settings and durable.settings_id and reply.settings != durable.settings_id:
             self._renew_settings(reply.acknowledged)
+            if self.outdated is not None:
+                return
         download = self._download(answer)
         pause_point()
         if download.acknowledged > durable.agent.sequence:
@@ -403,6 +408,9 @@ class SyncClient:
                 f"{self.transport.address} answered with something else than settings: {error}"
             ) from None
         durable = self.durable
+        if found.widens(durable.description):
+            self._go_on_narrower(acknowledged)
+            return
         if not found.continues(durable.description):
             self._halt(acknowledged)
         try:
@@ -412,16 +420,30 @@ class SyncClient:
             self._halt(acknowledged)
         logger.info("agent %s: model %s has new settings", durable.agent.agent_id, durable.settings.name)
 
+    def _go_on_narrower(self, acknowledged: int) -> None:
+        """The model got arms or features: it takes uploads of its earlier width, and this agent cannot use it."""
+        self._take_receipt(acknowledged)
+        self._tag, self.acknowledged = None, acknowledged
+        if self.outdated is None:
+            self.outdated = self._settings_changed("are still merged")
+            logger.error("agent %s: %s", self.durable.agent.agent_id, self.outdated)
+
     def _halt(self, acknowledged: int) -> None:
         """The upload counts if the server says so; its model is of another kind now, and is not adopted."""
+        self._take_receipt(acknowledged)
+        self.halted = True
+        raise self._settings_changed("are kept")
+
+    def _take_receipt(self, acknowledged: int) -> None:
         with self.durable.agent._lock:
             if self.durable.ended is None:
                 self.durable.adopt(Receipt(self.durable.agent.agent_id, acknowledged))
         self.durable.save()
-        self.halted = True
-        raise Refused(
+
+    def _settings_changed(self, fate: str) -> Refused:
+        return Refused(
             f"the settings of model {self.durable.settings.name!r} changed on the server; decisions go on with the old "
-            f"ones and observations are kept: connect again to use the new ones",
+            f"ones and observations {fate}: connect again to use the new ones",
             reason="settings_changed",
             status=409,
         )
@@ -456,7 +478,7 @@ class SyncClient:
             logger.info("agent %s: %s answers again", self.durable.agent.agent_id, self.transport.address)
         self.durable.want_model(False)
         self.reachable = True
-        self.last_error = None
+        self.last_error = self.outdated
         self.last_contact = self.clock()
         self.next_attempt = 0.0
         self._backoff.reset()

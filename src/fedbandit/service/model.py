@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -137,7 +137,7 @@ def epoch_fields(model: Model, discarded: int, outcome: str = "") -> dict[str, A
 @lru_cache(maxsize=1024)  # part of every response
 def settings_id(settings: ModelSettings, uid: str) -> str:
     """Sixteen hexadecimal digits for settings and the model that has them."""
-    return hashlib.sha256(f"{uid}\n{settings.to_json()}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{uid}\n{replace(settings, notes='').to_json()}".encode()).hexdigest()[:16]
 
 
 def alpha_of(growth: float) -> float:

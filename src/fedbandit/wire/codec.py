@@ -22,7 +22,13 @@ from fedbandit.algorithms.messages import (
     stats_from_bytes,
 )
 from fedbandit.core.arrays import Vector
-from fedbandit.core.block_packing import diagonal_places, expanded, n_touched_numbers, touched_numbers
+from fedbandit.core.block_packing import (
+    diagonal_places,
+    expanded,
+    leading_columns,
+    n_touched_numbers,
+    touched_numbers,
+)
 from fedbandit.core.group_sums import PACKED, GroupSums
 from fedbandit.errors import FormatError, UnsupportedFormat
 from fedbandit.pauses import pause_point
@@ -242,13 +248,15 @@ def request_of(upload: Upload, *, model_version: int = 0, unsent: int = 0) -> Sy
     if upload.stats.blocks > 1:
         return _block_request_of(upload, model_version, unsent)
     stats, groups = packed_bytes(upload.stats), upload.groups.to_bytes()
+    if upload.width:  # a retry is the same bytes again
+        stats = leading_columns(np.frombuffer(stats, dtype="<f8"), upload.width).tobytes()
     pause_point()
     return SyncRequest(
         agent=upload.agent_id,
         incarnation=upload.incarnation,
         sequence=upload.sequence,
         digest=digest_of(stats + groups),
-        dim=upload.stats.dim,
+        dim=upload.width or upload.stats.dim,
         stats=stats,
         growth=upload.growth,
         model_version=model_version,

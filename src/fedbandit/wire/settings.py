@@ -35,7 +35,12 @@ CHANGEABLE = frozenset({"alpha", "radius", "action_bound", "reward_bound", "max_
     "explore",
     "gamma",
     "propensity_samples",
+    "drift",  # but for discounts, which are in the sums
+    "max_silence_rounds",
+    "max_silence_s",
+    "notes",
 }
+MAX_NOTES = 2_000  # characters
 SLACK = 1.0 + 1e-9  # a row of norm L in the application's arithmetic may come out a bit longer in ours
 
 
@@ -61,6 +66,8 @@ class ModelSettings:
     drift: drifts.AnyDrift | None = None
     max_silence_rounds: int | None = None
     max_silence_s: float | None = None
+    notes: str = ""  # for people
+    earlier_dims: tuple[int, ...] = ()  # before features were added; what was gathered then stays valid
 
     def __post_init__(self) -> None:
         check_model_name(self.name)
@@ -81,6 +88,8 @@ class ModelSettings:
                 f"expected a model of at most {n_packed(MAX_DIM)} numbers, got {n_packed(self.dim, self.blocks)} in "
                 f"{self.blocks} blocks"
             )
+        if len(self.notes) > MAX_NOTES or not all(letter.isprintable() or letter == "\n" for letter in self.notes):
+            raise InvalidParameter(f"expected notes of at most {MAX_NOTES} printable characters")
         if self.max_silence_s is not None:
             finite_at_least(self.max_silence_s, 0.0, "max_silence_s", strictly=True)
         for feature in (*(self.features or ()), *(self.arms or ())):
@@ -166,12 +175,37 @@ class ModelSettings:
             features = (*features, *(f"{column}@{arm}" for arm in new for column in columns))
         return replace(self, dim=p * blocks, blocks=blocks, arms=(*self.arms, *new), features=features)
 
+    def with_features(self, added: Sequence[str] | int) -> ModelSettings:
+        """The settings with these features behind those there are: names, or how many for a model without names."""
+        if self.blocks > 1:
+            raise InvalidParameter(
+                f"expected a model without arms, and {self.name!r} has {self.blocks}: a column more in each would not "
+                f"be behind the others. Create a model for the longer contexts"
+            )
+        if isinstance(added, int) != (self.features is None):
+            wanted = "a number, because its features have no names" if self.features is None else "names"
+            raise InvalidParameter(f"expected the features to add to model {self.name!r} as {wanted}")
+        n_added = added if isinstance(added, int) else len(added)
+        if n_added < 1:
+            raise InvalidParameter("expected at least one new feature")
+        names = None if isinstance(added, int) or self.features is None else (*self.features, *map(str, added))
+        if names is not None and len(set(names)) < len(names):
+            raise InvalidParameter(f"expected new names, each of them once; model {self.name!r} has {self.features}")
+        return replace(self, dim=self.dim + n_added, features=names, earlier_dims=(*self.earlier_dims, self.dim))
+
     def is_widened_from(self, before: ModelSettings) -> bool:
-        """Whether these settings are the others with more arms behind those there were."""
+        """Whether these settings are the others with arms or features added, and nothing that changes the sums."""
+        if self.blocks == before.blocks == 1:
+            if before.dim not in self.earlier_dims or (before.features is None) != (self.features is None):
+                return False
+            if self.features is not None and before.features != self.features[: before.dim]:
+                return False
+            wider = replace(before, dim=self.dim, features=self.features, earlier_dims=self.earlier_dims)
+            return self.keeps_sums_of(wider)
         if before.arms is None or self.arms is None or before.blocks < 2 or self.blocks <= before.blocks:
             return False
         try:
-            return before.widened(self.arms[before.blocks :]) == self
+            return self.keeps_sums_of(before.widened(self.arms[before.blocks :]))
         except InvalidParameter:
             return False
 
@@ -192,6 +226,8 @@ class ModelSettings:
             **({"blocks": self.blocks} if self.blocks > 1 else {}),
             **({"arms": list(self.arms)} if self.arms is not None else {}),
             **self._of_time(),
+            **({"notes": self.notes} if self.notes else {}),
+            **({"earlier_dims": list(self.earlier_dims)} if self.earlier_dims else {}),
         }
         if self.personal is not None:
             values["personal"] = personals.to_dict(self.personal)
@@ -241,6 +277,8 @@ class ModelSettings:
             drift=drifts.from_dict(data.get("drift")),
             max_silence_rounds=_whole(data.get("max_silence_rounds"), "max_silence_rounds"),
             max_silence_s=_number(data.get("max_silence_s")),
+            notes=str(data.get("notes") or ""),
+            earlier_dims=tuple(whole_at_least(dim, 1, "earlier_dims") for dim in data.get("earlier_dims") or ()),
         )
 
     @classmethod
@@ -269,12 +307,24 @@ class ModelSettings:
             )
         if "alpha" in values:
             finite_at_least(values["alpha"], 0.0, "alpha")
-        return ModelSettings.from_dict({**self.to_dict(), **values})
+        after = ModelSettings.from_dict({**self.to_dict(), **values})
+        if not after._weighs_as(self):
+            raise InvalidParameter(
+                "drift cannot change from or to a discount: the sums of the model are weighted by age, or are not"
+            )
+        return after
+
+    def _weighs_as(self, other: ModelSettings) -> bool:
+        """Whether observations lose weight with age in the same way, or in neither."""
+        is_discounted = isinstance(self.drift, drifts.Discount) or isinstance(other.drift, drifts.Discount)
+        return self.drift == other.drift or not is_discounted
 
     def keeps_sums_of(self, other: ModelSettings) -> bool:
         """Whether sums that were made under the other settings keep their meaning under these."""
         ours, theirs = self.to_dict(), other.to_dict()
-        return all(ours.get(key) == theirs.get(key) for key in (ours.keys() | theirs.keys()) - CHANGEABLE)
+        return self._weighs_as(other) and all(
+            ours.get(key) == theirs.get(key) for key in (ours.keys() | theirs.keys()) - CHANGEABLE
+        )
 
     def check(self, x: Vector, reward: float) -> None:
         """Refuse an observation that would make the server refuse a whole upload later."""
@@ -312,6 +362,10 @@ class ModelDescription:
     def continues(self, earlier: ModelDescription) -> bool:
         """Whether it describes the same model with settings that leave its sums and an agent's buffer valid."""
         return self.uid == earlier.uid != "" and self.settings.keeps_sums_of(earlier.settings)
+
+    def widens(self, earlier: ModelDescription) -> bool:
+        """Whether it describes the same model with arms or features added: what was gathered before stays valid."""
+        return self.uid == earlier.uid != "" and self.settings.is_widened_from(earlier.settings)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values in the shape that the server uses."""

@@ -12,7 +12,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedbandit.algorithms.messages import Upload, packed_bytes
-from fedbandit.core.arrays import Matrix, Vector, as_float_array, finite, finite_at_least, is_listing, path_of
+from fedbandit.core.arrays import (
+    Matrix,
+    Vector,
+    as_float_array,
+    finite,
+    finite_at_least,
+    frame_names,
+    is_listing,
+    path_of,
+)
 from fedbandit.core.features import block_features, block_names
 from fedbandit.core.ridge import factorise
 from fedbandit.core.statistics import SufficientStats
@@ -131,7 +140,7 @@ def log_from_arrays(
 
 
 def read_log(
-    path: str | Path,
+    path: str | Path | Any,
     *,
     agent: str = "agent",
     reward: str = "reward",
@@ -142,7 +151,7 @@ def read_log(
     ignore: Sequence[str] = (),
     arms: Sequence[str] | None = None,
 ) -> DecisionData:
-    """A log from csv or parquet, in one of three shapes, or as agents write it (`decision_log=` of `fb.connect`).
+    """A log from csv, parquet or a data frame, in one of three shapes, or as agents write it (`decision_log=`).
 
     One line per decision with the features of the chosen action; or, with a column `action`, features of the situation
     and which of the arms was taken (each arm gets a block of its own, `fb.block_features`); or, with a column
@@ -153,16 +162,17 @@ def read_log(
     columns that are not used, with the reason. `arms` is the order of the arms' blocks, and may have arms that the log
     has not; sorted by name when not given. `log.arms` has it.
     """
-    path = path_of(path, "log")
-    if is_decision_log(path):
+    is_frame = frame_names(path) is not None
+    path = path if is_frame else path_of(path, "log")
+    if not is_frame and is_decision_log(path):
         from fedbandit.experiments.advice.logged_decisions import read_decision_log
 
         return read_decision_log(path, features=features, ignore=ignore)
-    columns = read_columns(path)
+    columns, where = read_columns(path), "the data frame" if is_frame else path
     if reward not in columns:
-        raise FormatError(f"expected a column {reward!r} in {path}, got {sorted(columns)}")
+        raise FormatError(f"expected a column {reward!r} in {where}, got {sorted(columns)}")
     if agent not in columns:
-        raise FormatError(f"expected a column {agent!r} with the deciding agent in {path}, got {sorted(columns)}")
+        raise FormatError(f"expected a column {agent!r} with the deciding agent in {where}, got {sorted(columns)}")
     others = {agent, reward, action, decision, propensity}
     X, names, left_out = select_features(columns, roles=others, agent=agent, features=features, ignore=ignore)
     y = as_float_array(columns[reward], f"the column {reward!r}")

@@ -54,6 +54,8 @@ from fedbandit.sdk.journal.pending_ring import (
     boot_id,
     decode_pending,
     encode_pending,
+    replace_ring,
+    ring_width,
 )
 
 MAX_RECORDS = 4096  # replayed in a fraction of a second
@@ -150,6 +152,7 @@ class Journal:
         self._moved: set[int] = set()  # pending decisions in the table rather than in the ring
         self._done: set[int] = set()  # of those, settled since the last snapshot
         self._ring: PendingRing | None = None
+        self._wider: tuple[list[PendingDecision], int, str] | None = None  # rows for the next snapshot; `widen_rows`
         self._log: ObservationLog | None = None  # from the first snapshot of this process on
         self._found_log: ObservationLog | None = None  # until then
         self._logged: Iterable[bytes] = ()  # since the snapshot, until they are replayed
@@ -198,14 +201,23 @@ class Journal:
             raise JournalFailed(f"the observations in {self.directory} cannot be read: {error}") from None
 
     def open_decisions(
-        self, dim: int, incarnation: str, *, mark: int = 0, known: frozenset[int] = frozenset()
+        self,
+        dim: int,
+        incarnation: str,
+        *,
+        mark: int = 0,
+        known: frozenset[int] = frozenset(),
+        earlier_dims: tuple[int, ...] = (),
     ) -> tuple[list[PendingDecision], int]:
         """Decisions that may be pending, oldest first, and the next number to use; the log may settle some of them.
 
         After a power cut the ring can be older than the snapshot: of the numbers below `mark`, only those `known` to
-        the snapshot are pending.
+        the snapshot are pending. A ring of an earlier width was about to be replaced: the snapshot has what it held.
         """
-        ring = PendingRing(self.directory / "decisions", dim=dim, incarnation=incarnation, create=self.saved is None)
+        path = self.directory / "decisions"
+        if self.saved is not None and ring_width(path) in earlier_dims:
+            replace_ring(path, dim, incarnation)
+        ring = PendingRing(path, dim=dim, incarnation=incarnation, create=self.saved is None)
         self._ring = ring
         ring.lost_power |= self._lost_power  # the ring forgets it at once, and a kill may come before the next snapshot
         with self._reading():
@@ -361,6 +373,8 @@ class Journal:
                 for upload in answered:
                     self._keep(upload)
                 self._db.executemany("DELETE FROM pending WHERE number = ?", ((number,) for number in moment.done))
+                if self._wider is not None:
+                    self._replace_pending(self._wider[0])
             # The order first: after it no earlier moment is written, and only then may the log be cut here.
             self._order_saved = moment.order
             self._saved_at, self._n_saved = reached, moment.n_logged
@@ -368,6 +382,8 @@ class Journal:
             if is_first:  # whatever is written beside it from here on can tell that it was there
                 self.make_durable()
                 sync_if_possible(self.directory)
+            if self._wider is not None:
+                self._use_wider_ring(*self._wider)
         self.saved = None  # only wanted at the start, and it may be large
 
     def kept_after(self, sequence: int) -> list[KeptUpload]:
@@ -376,6 +392,27 @@ class Journal:
         with self._database, self._reading():
             found = self._db.execute(query, (sequence,)).fetchall()
         return [KeptUpload(kept, growth, packed, json.loads(drift)) for kept, growth, packed, drift in found]
+
+    def widen_rows(self, pending: Iterable[PendingDecision], dim: int, incarnation: str) -> None:
+        """With the next snapshot these are the pending decisions, in the table, and the ring is for rows of `dim`."""
+        self._wider = (list(pending), dim, incarnation)
+
+    def _replace_pending(self, pending: Iterable[PendingDecision]) -> None:
+        self._db.execute("DELETE FROM pending")
+        self._db.executemany("INSERT INTO pending VALUES (?, ?)", ((w.number, encode_pending(w)) for w in pending))
+
+    def _use_wider_ring(self, pending: list[PendingDecision], dim: int, incarnation: str) -> None:
+        """After the snapshot that has the rows; until then `open_decisions` finds the old ring beside it."""
+        self.make_durable()
+        path, lost_power = self.directory / "decisions", self._require_ring().lost_power
+        with self._mutex:
+            self._require_ring().close()
+            replace_ring(path, dim, incarnation)
+            self._ring = PendingRing(path, dim=dim, incarnation=incarnation, create=False)
+            self._ring.lost_power = lost_power
+            self._moved = {decision.number for decision in pending}
+            self._done.clear()
+            self._wider = None
 
     def make_durable(self) -> None:
         """Wait until everything written so far is on disk."""

@@ -16,7 +16,7 @@ VERSION = 1
 # All that an agent writes here; the drafts are files on their way to their place.
 FILES = frozenset({"lock", "journal.db", "journal.db-wal", "journal.db-shm", "observations", "decisions"})
 IDENTITY = "identity"  # of an enrolled agent
-FILES |= {"journal.new", "observations.new", IDENTITY, f"{IDENTITY}.new"}
+FILES |= {"journal.new", "observations.new", "decisions.new", IDENTITY, f"{IDENTITY}.new"}
 APPLICATION_ID = 0x46424A31  # "FBJ1"
 # Small pages: a commit writes whole ones.
 SCHEMA = f"""

@@ -25,6 +25,7 @@ import numpy as np
 
 from fedbandit.algorithms.policies import CONTROL_POLICY, POLICIES
 from fedbandit.core.arrays import Vector, frozen
+from fedbandit.durable_files import sync_if_possible
 from fedbandit.errors import FormatError, JournalFailed, UnsupportedFormat
 
 MAGIC = b"fbring\x00\x03"
@@ -202,6 +203,27 @@ def _create(path: Path, dim: int, incarnation: str) -> None:
         file.write(header)
         file.flush()
         os.fsync(file.fileno())
+
+
+def ring_width(path: Path) -> int:
+    """Numbers in a row of the ring in this file, as its header says; 0 if there is none."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEADER_BYTES)
+    except OSError:
+        return 0
+    return int(HEADER.unpack_from(head)[1]) if len(head) == HEADER_BYTES and head[:8] == MAGIC else 0
+
+
+def replace_ring(path: Path, dim: int, incarnation: str) -> None:
+    """An empty ring in the place of the one there is, in one step."""
+    draft = path.with_suffix(".new")
+    try:
+        _create(draft, dim, incarnation)
+        draft.replace(path)
+    except OSError as error:
+        raise JournalFailed(f"the decisions in {path} cannot be kept: {error}") from None
+    sync_if_possible(path.parent)
 
 
 def _check(path: Path, dim: int, incarnation: str) -> tuple[int, bool]:

@@ -38,9 +38,18 @@ async def create_model(container: Container, settings: ModelSettings) -> Model:
 
 async def widen_model(container: Container, name: str, arms: Sequence[str]) -> Model:
     """Add arms to a model with named arms; everything that it has learnt stays."""
-    model = await container.store.widen(name, arms, now=container.clock())
+    model = await container.store.widen(name, lambda settings: settings.widened(arms), now=container.clock())
     container.history.event(model, "widened", detail=f"{len(arms)} arms more, {model.settings.blocks} in all")
     container.log.info("model_widened", model=name, n_arms=model.settings.blocks)
+    return model
+
+
+async def add_features(container: Container, name: str, added: Sequence[str] | int) -> Model:
+    """Add features to a model, by their names or only how many; everything that it has learnt stays."""
+    model = await container.store.widen(name, lambda settings: settings.with_features(added), now=container.clock())
+    n_added = added if isinstance(added, int) else len(added)
+    container.history.event(model, "widened", detail=f"{n_added} features more, {model.settings.dim} in all")
+    container.log.info("model_widened", model=name, dim=model.settings.dim)
     return model
 
 

@@ -58,12 +58,13 @@ def _given_up(settings: ModelSettings, token: DecisionToken, reward: float) -> G
         raise InvalidInput(
             "decision tokens need a model without blocks, personal parameters, a control group or a response to change"
         )
-    if len(token.x) != settings.dim:
+    if len(token.x) not in (settings.dim, *settings.earlier_dims):
         raise DimensionMismatch(f"expected a decision with {settings.dim} features, got {len(token.x)}")
     if not np.isfinite(token.x).all():
         raise NotFinite("expected a finite row in the decision token")
     settings.check(token.x, reward)
-    packed = packed_bytes(SufficientStats.of([token.x], [reward]))
+    x = np.pad(token.x, (0, settings.dim - len(token.x)))  # made before features were added
+    packed = packed_bytes(SufficientStats.of([x], [reward]))
     return GivenUp(token.agent, token.made_at, np.frombuffer(packed, dtype="<f8"))
 
 

@@ -6,6 +6,7 @@ and write it after.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -94,7 +95,9 @@ class EpochState:
         return self._tests.add(stats_from_bytes(numbers.tobytes(), dim), *models) is not None
 
     def packed_detector(self) -> bytes | None:
-        """The blocks of the server's tests after the fold."""
+        """The blocks of the server's tests after the fold; none where it has no tests any more."""
+        if not isinstance(self.settings.drift, Restart):
+            return None
         return self.detector if self._tests is None else _packed(self._tests.state())
 
 
@@ -120,3 +123,15 @@ def _packed(state: dict[str, dict[str, SufficientStats]]) -> bytes:
 def _unpacked(blob: bytes, dim: int) -> dict[str, Any]:
     parts = msgspec.msgpack.decode(blob, type=dict[str, dict[str, bytes]])
     return {part: {key: stats_from_bytes(sums, dim) for key, sums in levels.items()} for part, levels in parts.items()}
+
+
+def widened_tests(blob: bytes | None, widen: Callable[[bytes, float], bytes], lam: float) -> bytes | None:
+    """The server's tests with each of their sums widened; the models that they refer to have λ on the diagonal."""
+    if blob is None:
+        return None
+    parts = msgspec.msgpack.decode(blob, type=dict[str, dict[str, bytes]])
+    wider = {
+        part: {key: widen(sums, lam if part == "references" else 0.0) for key, sums in levels.items()}
+        for part, levels in parts.items()
+    }
+    return msgspec.msgpack.encode(wider)

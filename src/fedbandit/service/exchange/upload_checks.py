@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedbandit.core.arrays import Vector
+from fedbandit.core.block_packing import with_columns
 from fedbandit.core.plausibility import information, require_plausible, require_plausible_blocks
 from fedbandit.errors import DimensionMismatch
 from fedbandit.wire import codec
@@ -14,14 +15,15 @@ def plausible_numbers(request: codec.SyncRequest, settings: ModelSettings) -> tu
 
     `DimensionMismatch` if it is for another model, `NotFinite` or `ImplausibleUpload` if no data could give them. To a
     model with blocks an upload brings those that it touched. It may know fewer blocks than the model has: blocks are
-    added at the end (`models widen`), so what an agent gathered before still says the same.
+    added at the end (`models widen`), so what an agent gathered before still says the same. So are features.
     """
     if not isinstance(request, codec.BlockSyncRequest):
-        if request.dim != settings.dim or settings.blocks > 1:
+        if request.dim not in (settings.dim, *settings.earlier_dims) or settings.blocks > 1:
             raise _mismatch(settings, f"{request.dim}")
         numbers = codec.numbers_of(request)
-        require_plausible(numbers, settings.dim, settings.bounds)
-        return numbers, information(numbers, settings.dim, settings.lam)
+        require_plausible(numbers, request.dim, settings.bounds)
+        most = information(numbers, request.dim, settings.lam)
+        return numbers if request.dim == settings.dim else with_columns(numbers, settings.dim), most
     p = settings.dim // settings.blocks
     if settings.blocks == 1 or request.dim != p * request.blocks or request.blocks > settings.blocks:
         raise _mismatch(settings, f"{request.dim} in {request.blocks} blocks")

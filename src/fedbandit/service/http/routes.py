@@ -95,12 +95,19 @@ class NewModel(Strict):
     drift: dict[str, Any] | None = None
     max_silence_rounds: int | None = None
     max_silence_s: float | None = None
+    notes: str = ""
 
 
 class NewArms(Strict):
     """Names of arms to add to a model."""
 
     arms: list[str] = Field(min_length=1, max_length=codec.MAX_BLOCK_DIM)
+
+
+class NewFeatures(Strict):
+    """Features to add to a model: their names, or how many for a model whose features have none."""
+
+    features: Annotated[list[str], Field(min_length=1, max_length=codec.MAX_DIM)] | int
 
 
 class ChangedModel(Strict):
@@ -117,11 +124,16 @@ class ChangedModel(Strict):
     explore: float | None = None
     gamma: float | str | None = None
     propensity_samples: int | None = None
+    drift: dict[str, Any] | None = None
+    max_silence_rounds: int | None = None
+    max_silence_s: float | None = None
+    notes: str | None = None
 
     def values(self) -> dict[str, Any]:
         """What was named; null only where it has a meaning."""
         found = self.model_dump(exclude_unset=True)
         may_be_null = {"action_bound", "reward_bound", "max_rate", "max_share"}
+        may_be_null |= {"drift", "max_silence_rounds", "max_silence_s"}
         missing = [name for name, value in found.items() if value is None and name not in may_be_null]
         if missing:
             raise InvalidParameter(f"expected a value for {', '.join(missing)}, got null")
@@ -157,6 +169,12 @@ async def create_model(body: NewModel, container: Served) -> dict[str, Any]:
 async def widen_model(model: str, body: NewArms, container: Served) -> dict[str, Any]:
     """Add arms behind those that the model has; their blocks begin at the prior, and everything else stays."""
     return (await operations.widen_model(container, model, body.arms)).to_dict()
+
+
+@router.post("/models/{model}/features", dependencies=ADMIN)
+async def add_features(model: str, body: NewFeatures, container: Served) -> dict[str, Any]:
+    """Add features behind those that the model has; they begin at the prior, and everything else stays."""
+    return (await operations.add_features(container, model, body.features)).to_dict()
 
 
 @router.get("/models", dependencies=PEOPLE)

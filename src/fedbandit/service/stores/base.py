@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
@@ -16,6 +16,7 @@ from fedbandit.service.stores.rewards import RewardStore
 from fedbandit.wire.settings import ModelSettings
 
 Role = Literal["admin", "viewer", "reporter", "agent", "enrolment"]
+Widening = Callable[[ModelSettings], ModelSettings]  # the settings of a model with arms or features added
 SORTS = ("name", "last_seen", "n_obs", "n_uploads", "created", "growth", "unsent", "mean_reward")
 MAX_PER_PAGE = 500
 MAX_EVENTS = 1_000  # kept for each model
@@ -302,10 +303,10 @@ class Store(EnrolmentStore, RewardStore, Protocol):
         """
         ...
 
-    async def widen(self, model: str, arms: Sequence[str], *, now: float) -> Model:
-        """Add arms behind those that the model has: their blocks begin at the prior, everything else stays.
+    async def widen(self, model: str, widen: Widening, *, now: float) -> Model:
+        """Add arms or features behind those that the model has: they begin at the prior, everything else stays.
 
-        Sums of agents get the same blocks, without data; checkpoints of the narrower model are dropped.
+        Sums of agents get the same blocks or columns, without data; checkpoints of the narrower model are dropped.
         """
         ...
 

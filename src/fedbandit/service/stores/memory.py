@@ -30,6 +30,7 @@ from fedbandit.service.stores.base import (
     Principal,
     Role,
     Sample,
+    Widening,
 )
 from fedbandit.service.stores.checkpoints import Checkpoint, KeptCheckpoint, make_room
 from fedbandit.service.stores.memory_enrolments import MemoryEnrolments, ModelEnrolments, find_enrolment
@@ -219,9 +220,9 @@ class MemoryStore(MemoryEnrolments, MemoryRewards):
         row.quarantined = on
         return self._recomputed(entry)
 
-    async def widen(self, model: str, arms: Sequence[str], *, now: float) -> Model:
+    async def widen(self, model: str, widen: Widening, *, now: float) -> Model:
         entry = self._entry(model)
-        entry.model, entry.packed = rows.widened_model(entry.model, entry.packed, arms)
+        entry.model, entry.packed, entry.detector = rows.widened_model(entry.model, entry.packed, entry.detector, widen)
         for row in entry.agents.values():
             if row.total is not None:
                 row.total = rows.widened_sum(row.total, entry.model.settings)

@@ -32,6 +32,7 @@ from fedbandit.service.stores.base import (
     Principal,
     Role,
     Sample,
+    Widening,
 )
 from fedbandit.service.stores.checkpoints import Checkpoint, KeptCheckpoint, make_room
 from fedbandit.service.stores.postgres_enrolments import PostgresEnrolments, require_free
@@ -294,12 +295,12 @@ class PostgresStore(PostgresEnrolments, PostgresRewards):
             is_changed = await connection.execute(change, on, agent_id) != "UPDATE 0"
             return await _recomputed(connection, row) if is_changed else rows.model_of(row)
 
-    async def widen(self, model: str, arms: Sequence[str], *, now: float) -> Model:
+    async def widen(self, model: str, widen: Widening, *, now: float) -> Model:
         async with self._transaction() as connection:
             row = await _model_row(connection, model, lock=True)
-            packed = await connection.fetchval("SELECT state FROM models WHERE id = $1", row["id"])
-            after, state = rows.widened_model(rows.model_of(row), packed, arms)
-            await _write_model(connection, row["id"], after, state)
+            found = await connection.fetchrow("SELECT state, detector FROM models WHERE id = $1", row["id"])
+            after, state, detector = rows.widened_model(rows.model_of(row), found["state"], found["detector"], widen)
+            await _write_model(connection, row["id"], after, state, detector)
             change = "UPDATE models SET settings = $1 WHERE id = $2"
             await connection.execute(change, after.settings.to_json(), row["id"])
             sums = "SELECT id, total FROM agents WHERE model_id = $1 AND total IS NOT NULL"
@@ -462,10 +463,12 @@ async def _recomputed(connection: Any, row: Any) -> Model:
     return after
 
 
-async def _write_model(connection: Any, model_id: int, model: Model, packed: bytes) -> None:
-    """Write a model whose sums changed other than by uploads; tests for a change begin anew."""
+async def _write_model(
+    connection: Any, model_id: int, model: Model, packed: bytes, detector: bytes | None = None
+) -> None:
+    """Write a model whose sums changed other than by uploads; tests for a change begin anew without a detector."""
     no_agents: list[list[Any]] = [[] for _ in range(18)]
-    await connection.execute(_WRITE, *no_agents, *rows.model_values(model, packed, None), model_id)
+    await connection.execute(_WRITE, *no_agents, *rows.model_values(model, packed, detector), model_id)
 
 
 async def _retire(connection: Any, agent_id: int, incarnation: str, why: str, now: float) -> None:

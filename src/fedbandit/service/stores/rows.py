@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from fedbandit.core.block_packing import widened
+from fedbandit.core.block_packing import widened, with_columns
 from fedbandit.core.group_sums import NO_GROUPS, GroupSums
-from fedbandit.service.exchange.epochs import EpochState, prior_of
+from fedbandit.service.exchange.epochs import EpochState, prior_of, widened_tests
 from fedbandit.service.exchange.ledger import AgentRow, Fold, IncomingUpload
 from fedbandit.service.exchange.reported_rewards import Bookings
 from fedbandit.service.model import GrowthWindow, Model, totals_of
-from fedbandit.service.stores.base import AgentRecord, Event, FleetSummary, Sample
+from fedbandit.service.stores.base import AgentRecord, Event, FleetSummary, Sample, Widening
 from fedbandit.service.stores.checkpoints import Checkpoint
 from fedbandit.service.stores.enrolments import Enrolment
 from fedbandit.service.stores.rewards import (
@@ -155,16 +155,21 @@ def folded(model: Model, fold: Fold) -> tuple[Model, bytes]:
     return model, packed
 
 
-def widened_model(before: Model, packed: bytes, arms: Sequence[str]) -> tuple[Model, bytes]:
-    """A model and its state with more arms."""
-    settings = before.settings.widened(arms)
-    state = widened_sum(packed, settings, lam=settings.lam)
-    return corrected(replace(before, settings=settings), state, before.groups), state
+def widened_model(
+    before: Model, packed: bytes, detector: bytes | None, widen: Widening
+) -> tuple[Model, bytes, bytes | None]:
+    """A model with more arms or features, its state, and the state of its tests for change."""
+    settings = widen(before.settings)
+    state = widened_sum(packed, settings, settings.lam)
+    tests = widened_tests(detector, lambda sums, lam: widened_sum(sums, settings, lam), settings.lam)
+    return corrected(replace(before, settings=settings), state, before.groups), state, tests
 
 
-def widened_sum(packed: bytes, settings: ModelSettings, *, lam: float = 0.0) -> bytes:
-    """Packed sums with as many blocks as the settings have."""
+def widened_sum(packed: bytes, settings: ModelSettings, lam: float = 0.0) -> bytes:
+    """Packed sums with as many blocks, or as many columns, as the settings have."""
     numbers = np.frombuffer(packed, dtype="<f8")
+    if settings.blocks == 1:
+        return with_columns(numbers, settings.dim, lam=lam).astype("<f8").tobytes()
     return widened(numbers, settings.dim // settings.blocks, settings.blocks, lam=lam).astype("<f8").tobytes()
 
 

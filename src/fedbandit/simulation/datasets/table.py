@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbandit.core.arrays import Matrix, Vector, as_float_array, finite, path_of
+from fedbandit.core.arrays import Matrix, Vector, as_float_array, finite, frame_names, path_of
 from fedbandit.errors import DimensionMismatch, FormatError, InvalidInput, MissingExtra
 from fedbandit.simulation.datasets.base import DataWorld
 from fedbandit.simulation.worlds import Block, Index
@@ -118,13 +118,16 @@ def grouped(numbers: Index) -> tuple[Index, Index]:
     return rows, rows[:, 0]
 
 
-def read_columns(path: str | Path) -> Columns:
-    """The columns of a parquet or csv file by name."""
+def read_columns(path: str | Path | Any) -> Columns:
+    """The columns of a parquet or csv file, or of a data frame (pandas, polars, pyarrow), by name."""
     try:
         import pyarrow as pa
         from pyarrow import csv, parquet
     except ImportError as error:
         raise MissingExtra("reading tables needs pyarrow: install fedbandit[lab]") from error
+    names = frame_names(path)
+    if names is not None:
+        return _columns_of(pa.table(path).select(names), "the data frame")
     place = path_of(path, "path")
     try:
         table = csv.read_csv(place) if place.suffix.lower() == ".csv" else parquet.read_table(place)
@@ -132,8 +135,12 @@ def read_columns(path: str | Path) -> Columns:
         raise FormatError(f"there is no file {path}") from None
     except (pa.ArrowInvalid, OSError, UnicodeEncodeError) as error:
         raise FormatError(f"expected a parquet or csv file in {path}: {error}") from None
+    return _columns_of(table, str(path))
+
+
+def _columns_of(table: Any, what: str) -> Columns:
     if table.num_rows == 0:
-        raise FormatError(f"{path} has no lines")
+        raise FormatError(f"{what} has no lines")
     return {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
 
 

@@ -25,6 +25,7 @@ from fedbandit.service.stores.base import (
     Principal,
     Role,
     Sample,
+    Widening,
 )
 from fedbandit.service.stores.checkpoints import Checkpoint
 from fedbandit.service.stores.sqlite import transactions
@@ -148,8 +149,8 @@ class SqliteStore(SqliteEnrolments, SqliteRewards):
     async def forget(self, model: str, agent: str, *, now: float) -> Model:
         return await self._write.run(lambda connection: transactions.forget(connection, model, agent, now))
 
-    async def widen(self, model: str, arms: Sequence[str], *, now: float) -> Model:
-        return await self._write.run(lambda connection: transactions.widen(connection, model, arms))
+    async def widen(self, model: str, widen: Widening, *, now: float) -> Model:
+        return await self._write.run(lambda connection: transactions.widen(connection, model, widen))
 
     async def quarantine(self, model: str, agent: str, *, on: bool, now: float) -> Model:
         return await self._write.run(lambda connection: transactions.quarantine(connection, model, agent, on))

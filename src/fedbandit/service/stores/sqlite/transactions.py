@@ -27,6 +27,7 @@ from fedbandit.service.stores.base import (
     Principal,
     Role,
     Sample,
+    Widening,
 )
 from fedbandit.service.stores.checkpoints import Checkpoint, KeptCheckpoint, make_room
 from fedbandit.service.stores.enrolments import name_hash
@@ -260,12 +261,12 @@ def quarantine(connection: sqlite3.Connection, model: str, agent: str, on: bool)
         return _recomputed(connection, row) if is_changed else rows.model_of(row)
 
 
-def widen(connection: sqlite3.Connection, model: str, arms: Sequence[str]) -> Model:
+def widen(connection: sqlite3.Connection, model: str, change: Widening) -> Model:
     with transaction(connection):
         row = model_row(connection, model)
-        packed = connection.execute("SELECT state FROM models WHERE id = ?", (row[0],)).fetchone()[0]
-        after, state = rows.widened_model(rows.model_of(row), packed, arms)
-        connection.execute(SET_MODEL, (*rows.model_values(after, state, None), row[0]))
+        packed, tests = connection.execute("SELECT state, detector FROM models WHERE id = ?", (row[0],)).fetchone()
+        after, state, detector = rows.widened_model(rows.model_of(row), packed, tests, change)
+        connection.execute(SET_MODEL, (*rows.model_values(after, state, detector), row[0]))
         connection.execute("UPDATE models SET settings = ? WHERE id = ?", (after.settings.to_json(), row[0]))
         sums = "SELECT id, total FROM agents WHERE model_id = ? AND total IS NOT NULL"
         for agent_id, total in connection.execute(sums, (row[0],)).fetchall():

@@ -1,4 +1,5 @@
 // Agents with parameters of their own (docs/protocol.md): what the rest of the fleet knows is the prior, all own data come on top.
+import { toText } from "./statistics.js";
 const add = (a, b, sign = 1) => a.map((value, i) => value + sign * b[i]);
 export class Personal {
   #basis = null; // of the last decision; null after a change
@@ -6,6 +7,7 @@ export class Personal {
     Object.assign(this, { dim, kappa: kind === "fixed" ? kappa : 1, held, apart }); // "auto": the κ that Python agents begin with
   }
   get pieces() { return this.held ? [this.held, ...this.apart] : this.apart; }
+  toJSON() { return { held: this.held && toText(this.held), apart: this.apart.map(toText) }; }
   changed() { this.#basis = null; }
   answered({ sequence, stats }) { // the server has merged this upload
     if (!this.pieces.some(({ last }) => last >= sequence)) this.apart = [...this.apart, { first: sequence, last: sequence, stats }];

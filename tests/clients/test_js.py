@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import threading
 import time
@@ -12,33 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import fedbandit as fb
 from fedbandit.algorithms.messages import packed_bytes
 from fedbandit.core.counter_random import CounterRandom
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.wire import codec
+from tests.clients.node import CLIENT, needs_node, state_of
 from tests.live import LiveServer, running_server
 
-CLIENT = Path(__file__).resolve().parents[2] / "clients" / "js"
 DIM = 3
 ROUNDS = 300
-
-
-def _missing() -> str:
-    """Why Node cannot run the client, or nothing."""
-    node = shutil.which("node")
-    if node is None:
-        return "THE JAVASCRIPT CLIENT IS NOT TESTED: there is no `node` on the PATH; install Node.js 18 or newer"
-    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    if int(version.lstrip("v").split(".")[0]) < 18:
-        return f"THE JAVASCRIPT CLIENT IS NOT TESTED: node is {version}; install Node.js 18 or newer"
-    return ""
-
-
-MISSING = _missing()
-needs_node = pytest.mark.skipif(bool(MISSING), reason=MISSING or "node is there")
 
 
 @needs_node
@@ -176,10 +159,6 @@ class PythonAgent(threading.Thread):
         if decision.block is None:
             return SufficientStats.of([decision.x], [reward])
         return SufficientStats.of_blocks(np.array([decision.block]), decision.x[None], np.array([reward]), self.blocks)
-
-
-def state_of(server: LiveServer) -> codec.SyncReply:
-    return codec.decode_reply(server.request("GET", "/v1/models/news/state").data)
 
 
 @needs_node

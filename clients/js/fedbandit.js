@@ -17,6 +17,7 @@ export { Float, decode, decodeReply, digest, encode } from "./messages.js";
 export { indexedDbStore, localStore } from "./stores.js";
 export { beta, packStats, unpackStats };
 const MARGIN = 1e-12, SLACK = 1 + 1e-9, LARGEST = 1e70, REFACTOR_EVERY = 256; // observations between fresh factorisations
+const RESERVE = 2 ** 16; // numbers of decisions that a snapshot sets aside: a restarted process begins after them, so that no id is given twice, whatever was not stored
 // ---- the agent: decides and learns in memory; exchanges in the background, or when sync() is called ----
 const birth = () => ({ incarnation: randomHex(16), sequence: 0, flight: null, failure: null, kept: [] });
 export class Agent {
@@ -25,11 +26,11 @@ export class Agent {
   constructor({ settings, agent = settings.agent, ...options }) { // an unknown agent id is taken from the first reply
     this.options = { background: true, backoff: [500, 60_000], minUpload: 1, checkAfter: 300_000, maxPending: 10_000, keepBytes: 2 ** 18, ...options };
     requireMost(this.options.maxPending);
-    Object.assign(this, birth(), { agent, born: null, decisions: 0, epoch: 0, clock: 0, dropped: 0, layout: new Layout(settings), personal: settings.personal ? new Personal(settings) : null });
+    Object.assign(this, birth(), { agent, born: null, decisions: 0, reserved: 0, epoch: 0, clock: 0, dropped: 0, layout: new Layout(settings), personal: settings.personal ? new Personal(settings) : null });
     this.buffer = this.layout.blank();
     this.#use(settings, 0, this.layout.blank(settings.lam));
     this.#refactor();
-    this.#saver = new Saver(this.options.store, () => JSON.stringify(this), (error) => this.options.onError?.(error));
+    this.#saver = new Saver(this.options.store, () => { this.reserved = this.decisions + RESERVE; return JSON.stringify(this); }, (error) => this.options.onError?.(error));
     this.pending = new Pending(this.#rows, this.#owner());
   }
   #owner(self = this) { // what the list of pending decisions needs of its agent
@@ -76,7 +77,7 @@ export class Agent {
     this.#rows.add(made);
     found.forEach((decision, i) => { decision.id = `${this.pending.prefix}-${first + i}`; });
     const dropped = this.#rows.dropOldest(this.options.maxPending);
-    if (this.options.store) this.#saver.line(["d", made.map(PendingRows.write), dropped]);
+    if (this.decisions > this.reserved - RESERVE / 2) this.#saver.save(); else this.#saver.line(["d", made.map(PendingRows.write), dropped]);
     this.#ask();
     return k === undefined ? found[0] : found;
   }
@@ -135,6 +136,7 @@ export class Agent {
     if (this.flight || this.buffer.at(-3) < this.options.minUpload) return false;
     this.flight = { sequence: ++this.sequence, stats: this.buffer, growth: this.growth, version: this.model.version, epoch: this.epoch, clock: this.clock, dropped: this.dropped };
     Object.assign(this, { buffer: this.layout.blank(), dropped: 0 });
+    this.#saver.save();
     return true;
   }
   async request() { // the bytes of the upload in flight, always the same
@@ -153,14 +155,11 @@ export class Agent {
     if (newer) this.#use(this.settings, version, stats, this.buffer.at(-3) > 0 || (this.flight && !merged)); // throws before anything changes
     if (this.personal && this.flight?.sequence <= acknowledged && (merged || newer)) this.personal.answered(this.flight); // a model may hold an upload that is in flight still
     if (newer) this.personal?.take(acknowledged, excluded);
-    if (merged) this.#answered();
+    if (merged && this.#sent?.sequence === this.flight.sequence) this.kept = keep(this.kept, this.#sent, this.options.keepBytes);
+    if (merged) this.flight = null;
     if (!same) this.failure = new SettingsChanged("the model's settings changed on the server");
     this.#changed();
     if (!same) throw this.failure;
-  }
-  #answered() {
-    if (this.#sent?.sequence === this.flight.sequence) this.kept = keep(this.kept, this.#sent, this.options.keepBytes);
-    this.flight = null;
   }
   #endEpoch() { // the model was restarted: what was gathered before counts for nothing, and the next upload says how much that was
     Object.assign(this, { dropped: this.dropped + this.buffer.at(-3), buffer: this.layout.blank(), personal: this.personal && new Personal(this.settings) });
@@ -176,7 +175,6 @@ export class Agent {
     for (let mended = 0; this.flight;) {
       const { sequence } = this.flight, body = await this.request();
       this.#sent = { sequence, body };
-      this.#saver.save();
       await this.#saver.stored(); // stored before it is sent
       try { await this.#converse(attempts, "/sync", { method: "POST", body }, sequence); } catch (error) {
         if (error instanceof SequenceConflict) this.#conflict(error);
@@ -186,8 +184,7 @@ export class Agent {
       }
       if (this.flight?.sequence === sequence) throw new Refused(`the server answered upload ${sequence} without having merged it`);
     }
-    this.failure = null;
-    this.#saver.save();
+    if (this.failure) { this.failure = null; this.#saver.save(); }
     await this.#collectQuietly();
   }
   #conflict(error) { this.failure = error; this.#saver.save(); return error; } // stored: a restarted process does not go on as if nothing was
@@ -230,8 +227,8 @@ export class Agent {
   #requireOpen() { if (this.#closed && this.options.store) throw new Closed("the agent was closed"); } // its store is closed, too
   async close() { this.#closed = true; this.#sleepers.forEach((wake) => wake()); await this.#saver.close(); } // stop exchanging, and close the store; toJSON keeps the state
   toJSON() { // the whole state, to continue later as the same agent
-    const { agent, incarnation, born, sequence, decisions, epoch, clock, dropped, settings, model: { version, stats, ownBuffer }, buffer, flight, failure, kept, options: { identity } } = this;
-    return { format: 1, agent, incarnation, born, sequence, decisions, epoch, clock, dropped, settings, identity, kept, model: { version, stats: toBase64(stats), ownBuffer },
+    const { agent, incarnation, born, sequence, decisions, reserved, epoch, clock, dropped, settings, model: { version, stats, ownBuffer }, buffer, flight, failure, kept, options: { identity } } = this;
+    return { format: 1, agent, incarnation, born, sequence, decisions, reserved, epoch, clock, dropped, settings, identity, kept, model: { version, stats: toBase64(stats), ownBuffer },
       buffer: toBase64(buffer), flight: flight && { ...flight, stats: toBase64(flight.stats) }, conflict: failure instanceof SequenceConflict ? failure.message : undefined,
       pending: this.#rows, own: this.personal?.toJSON() };
   }
@@ -252,6 +249,7 @@ export class Agent {
     self.#rows.add(pending.map(PendingRows.read));
     changes.forEach((change) => self.#replay(change));
     self.#rows.dropOldest(self.options.maxPending);
+    self.decisions = Math.max(self.decisions, self.reserved);
     return self.#refactor();
   }
   #vector(x, v = Float64Array.from(x ?? [])) {
@@ -289,7 +287,8 @@ export class Agent {
     const { background, url, onError } = this.options, fail = (error) => onError?.(error);
     const silent = this.buffer.at(-3) >= (this.settings.max_silence_rounds ?? Infinity);
     const made = !this.flight && (silent || this.growth > Math.log1p(this.settings.alpha) * (1 + MARGIN)) && this.makeUpload();
-    if (change && !made) this.#saver.line(change); else this.#saver.save();
+    if (change && !made) this.#saver.line(change);
+    if (!change) this.#saver.save();
     this.#ask();
     if (this.flight && background && url && !this.failure && !this.#syncing) this.sync().catch((e) => fail(this.failure = e));
     return made;
@@ -324,6 +323,8 @@ export async function connect({ join = true, enrol, ...options }) {
     const settings = await call(all, "").then(({ bytes }) => JSON.parse(new TextDecoder().decode(bytes))).catch((error) => { if (state && error.retryable) return null; throw error; });
     agent = state ? Agent.fromJSON(state, { ...all, settings }) : new Agent({ ...all, settings });
     if (agent.failure) all.onError?.(agent.failure);
-    return settings && join ? await agent.join() : agent;
+    if (settings && join) await agent.join();
+    await agent.saved().catch(() => {}); // told already
+    return agent;
   } catch (error) { await (agent ? agent.close() : options.store?.close?.()); throw error; }
 }

@@ -2,7 +2,8 @@
 import { FormatError, UnsupportedFormat } from "./errors.js";
 const MOST_LINES = 4096; // between two snapshots; also no more characters than two snapshots have
 export class Saver {
-  #store; #snapshot; #fail; #busy = null; #lines = []; #whole = false; #due = false; #error = null; #left = 0; #room = 0; #closed = false;
+  #store; #snapshot; #fail; #busy = null; #lines = []; #whole = false; #due = false; #error = null; #left = 0; #room = 0; // lines and characters until the next snapshot
+  #closed = false;
   constructor(store, snapshot, fail) { this.#store = store; this.#snapshot = snapshot; this.#fail = fail; } // snapshot() gives the text of the state, fail(error) is told of failures
   line(record) { // a change; stores without `append` get the whole state
     if (!this.#store) return;
@@ -36,7 +37,7 @@ export class Saver {
   }
   #failed(error) { this.#error = error; this.#fail(error); } // the next write is a snapshot
   async stored() { // resolves when everything so far is stored; after a failure it tries again
-    if (this.#error) this.save();
+    if (this.#error || !this.#room) this.save();
     while (this.#busy) await this.#busy;
     if (this.#error) throw this.#error;
   }

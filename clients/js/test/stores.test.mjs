@@ -102,7 +102,7 @@ test("lines are folded into a new snapshot before there are too many", async () 
   assert.ok(text.length < 200_000, `${text.length}`);
   await agent.close();
   const again = await open(stateDirectory(folder));
-  assert.deepEqual([again.pending.size, again.decisions], [10, 5000]);
+  assert.deepEqual([again.pending.size, again.decisions >= 5000], [10, true]);
   await again.close();
 });
 
@@ -136,4 +136,23 @@ test("a store on localStorage, or on anything like it", async () => {
   const where = storage(), first = await open(localStore("agent 1", where)), { id } = first.choose([[1, 0]]);
   const again = await open(localStore("agent 1", where)), other = await open(localStore("agent 2", where));
   assert.deepEqual([again.incarnation, again.pending.has(id), other.incarnation === again.incarnation], [first.incarnation, true, false]);
+});
+
+test("no id is given twice, whatever a slow store did not get to store", async () => {
+  const store = new Ending({ isSlow: true }), agent = await open(store), ids = new Set();
+  for (let n = 0; n < 100; n++) ids.add(agent.choose([[1, 0], [0, 1]])?.id);
+  agent.choose([[1, 0], [0, 1]], { k: 2 }).forEach(({ id }) => ids.add(id));
+  const { text } = store, again = await open(Object.assign(new Ending({ isSlow: true }), { text }));
+  assert.ok(again.pending.size < ids.size); // what was not stored is not pending
+  ids.add(again.choose([[1, 0]]).id);
+  assert.equal(ids.size, 103);
+});
+
+test("numbers of decisions are set aside before they are used up", async () => {
+  const where = storage(), agent = await open(localStore("a", where)), snapshot = () => JSON.parse(where.getItem("a").split("\n")[0]);
+  agent.choose([[1, 0]]);
+  agent.decisions = agent.reserved - 1; // as after tens of thousands of decisions
+  agent.choose([[1, 0], [0, 1]], { k: 2 });
+  assert.ok(snapshot().reserved > agent.decisions);
+  assert.ok((await open(localStore("a", where))).decisions > agent.decisions);
 });

@@ -447,11 +447,35 @@ def agents() -> dict[str, Any]:
 
 def personal_stories() -> list[Story]:
     """Agents with parameters of their own: κ = 0, and a κ that counts; late replies, and what the model lacks."""
-    return [_personal(f"personal-{number}", kappa) for number, kappa in enumerate((0.0, 0.5, 20.0), 1)]
+    fixed = [_personal(f"personal-{number}", kappa) for number, kappa in enumerate((0.0, 0.5, 20.0), 1)]
+    return [*fixed, _personal("personal-auto", "auto"), *(_alike_or_not(differs=differs) for differs in (False, True))]
 
 
-def _personal(name: str, kappa: float) -> Story:
-    why = f"a parameter of its own, κ = {kappa:g}: decisions rest on all own observations, sent or not"
+def _alike_or_not(*, differs: bool) -> Story:
+    """κ is chosen, small or large: own rewards follow the others' parameter, or the opposite one."""
+    name, rewards = ("differ", "opposite to") if differs else ("alike", "like")
+    rule = FedLinUCB(dim=3, beta=0.4, lam=1.5, alpha=4.0, personal="auto")
+    story = Story(
+        f"personal-{name}", f"κ is chosen from own rewards {rewards} the others'; again when they double", rule
+    )
+    rng, theta = np.random.default_rng(5), np.array([1.0, -0.5, 0.25])
+    rows = rng.integers(-4, 5, (60, 3)) / 4.0
+    noise = rng.integers(-4, 5, 60) / 16.0
+    story.others([(x.tolist(), float(x @ theta + e)) for x, e in zip(rows[:30], noise[:30], strict=True)])
+    story.receive(story.pull())
+    for n in range(30, 50):
+        actions = rows[[n, n - 10, n - 20]].tolist()
+        x = story.choose(actions)
+        upload = story.observe(x, float((-1.0 if differs else 1.0) * (np.array(x) @ theta) + noise[n]))
+        if upload is not None:
+            story.receive(story.answer())
+    story.choose(rows[50:54].tolist())
+    return story
+
+
+def _personal(name: str, kappa: float | str) -> Story:
+    how = f"{kappa:g}" if isinstance(kappa, float) else "chosen from them"
+    why = f"a parameter of its own, κ = {how}: decisions rest on all own observations, sent or not"
     story = Story(name, why, FedLinUCB(dim=3, beta=0.4, lam=1.5, alpha=1.0, personal=kappa))
     actions = [[1.0, 0.0, 0.5], [0.0, 1.0, -0.25], [0.5, 0.5, 1.0], [-1.0, 0.25, 0.0]]
     story.choose(actions)

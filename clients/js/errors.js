@@ -4,9 +4,12 @@ export class FedbanditError extends Error {
 }
 export class InvalidInput extends FedbanditError {} // the caller's actions, reward or settings are unusable
 export class NotOneBlock extends InvalidInput {} // a row with numbers in several blocks of a model with `blocks`
+export class UnknownDecision extends InvalidInput {} // this agent never made it
+export class AlreadyObserved extends InvalidInput {} // it has its reward already, or was dropped
 export class FormatError extends FedbanditError {} // malformed bytes
 export class UnsupportedFormat extends FormatError {} // a message or a state of another version
 export class StateMismatch extends FedbanditError {} // a stored state of another agent or model, or one that the server does not know
+export class StateInUse extends StateMismatch {} // another process or tab has this state open
 export class Closed extends FedbanditError {} // the agent was closed
 export class NotReachable extends FedbanditError {} // no connection, 408, 425, 429, 5xx; nothing is lost
 export class Refused extends FedbanditError {} // permanent rejection, do not retry; see status and code

@@ -8,15 +8,38 @@ export interface Settings {
 }
 export interface Estimate { index: number; x: Float64Array; mean: number; width: number; score: number; version: number; }
 /** `propensity` is null where the policy does not tell it; `number` is there where it draws at random. */
-export interface Decision extends Estimate { propensity: number | null; policy: string; number?: number; }
+export interface Decision extends Estimate { id: string; propensity: number | null; policy: string; number?: number; }
 /** Of a model with one block per arm: `x` holds the numbers in `block`; `arm` is null where arms have no names. */
 export interface ContextDecision extends Decision { block: number; arm: string | null; }
-export interface Store { load(): string | null | undefined | Promise<string | null | undefined>; save(text: string): unknown; }
+/** A decision without a reward: `at` is when it was made, in ms; `block` and `arm` are there in a model with one block per arm. */
+export interface PendingDecision { id: string; at: number; x: Float64Array; block?: number; arm?: string | null; }
+export interface Pending extends Iterable<PendingDecision> {
+  readonly size: number;
+  readonly prefix: string;
+  has(id: string): boolean;
+  get(id: string): PendingDecision | undefined;
+  isOwn(id: string): boolean;
+  olderThan(ms: number): PendingDecision[];
+  expire(options?: { olderThan?: number }): number;
+  settle(reward: number, options?: { olderThan?: number }): number;
+  forget(decision: string | { id: string }): void;
+}
+/** `save` replaces everything that is stored, `append` adds to it; either may return a promise. `load` gives everything, or null. */
+export interface Store {
+  load(): string | null | undefined | Promise<string | null | undefined>;
+  save(text: string): unknown;
+  append?(text: string): unknown;
+  close?(): unknown;
+}
+export function localStore(name: string, storage?: { getItem(key: string): string | null; setItem(key: string, value: string): void }): Required<Store>;
+export function indexedDbStore(name: string, factory?: IDBFactory): Required<Store>;
 export interface AgentOptions {
   url?: string; model?: string; token?: string; store?: Store; background?: boolean; onError?: (error: Error) => void;
-  checkAfter?: number; minUpload?: number; timeout?: number; backoff?: [number, number]; fetch?: typeof globalThis.fetch;
+  checkAfter?: number; minUpload?: number; timeout?: number; backoff?: [number, number]; maxPending?: number; keepBytes?: number; fetch?: typeof globalThis.fetch;
 }
-export interface ConnectOptions extends AgentOptions { url: string; model: string; token: string; agent?: string; join?: boolean; }
+interface ConnectTo extends AgentOptions { url: string; model: string; agent?: string; join?: boolean; }
+/** With a token, or with an enrolment string and a store; later starts with that store need neither. */
+export type ConnectOptions = ConnectTo & ({ token: string; enrol?: undefined } | { enrol?: string; token?: undefined; store: Store });
 export interface ContextOptions { arms?: (string | number)[] | null; bias?: boolean; }
 export type Context = Row | { [name: string]: number };
 export interface Upload { sequence: number; stats: Float64Array; growth: number; version: number; epoch: number; clock: number; dropped: number; }
@@ -36,12 +59,18 @@ export class Agent {
   readonly buffer: Float64Array;
   readonly flight: Upload | null;
   readonly failure: Error | null;
+  readonly kept: readonly { sequence: number; body: string }[];
+  readonly decisions: number;
+  readonly pending: Pending;
   estimate(actions: Iterable<Row> | ArrayLike<Row>): Estimate[];
   choose(actions: Iterable<Row> | ArrayLike<Row>, options?: { k?: undefined }): Decision;
   choose(actions: Iterable<Row> | ArrayLike<Row>, options: { k: number }): Decision[];
   chooseContext(context: Context, options?: ContextOptions & { k?: undefined }): ContextDecision;
   chooseContext(context: Context, options: ContextOptions & { k: number }): ContextDecision[];
-  observe(decision: Decision | Row | { block: number; x: Row }, reward: number): boolean;
+  observe(decision: string | Decision | PendingDecision | Row | { block: number; x: Row }, reward: number): boolean;
+  report(decision: string | { id: string }, reward: number): Promise<"booked" | "waiting" | "not_pending" | "refused">;
+  collect(): Promise<number>;
+  saved(): Promise<void>;
   makeUpload(): boolean;
   request(): Promise<Uint8Array>;
   receive(reply: Reply, toUpload?: boolean): void;
@@ -50,7 +79,7 @@ export class Agent {
   flush(options?: { attempts?: number }): Promise<void>;
   refresh(options?: { attempts?: number; ifCorrected?: boolean }): Promise<Reply | null>;
   join(options?: { attempts?: number }): Promise<this>;
-  close(): void;
+  close(): Promise<void>;
   toJSON(): object;
 }
 export function connect(options: ConnectOptions): Promise<Agent>;
@@ -65,9 +94,12 @@ export function beta(settings: Settings, version: number, n: number, rho: number
 export class FedbanditError extends Error { constructor(message?: string, details?: object); retryable: boolean; status?: number; code?: string; retryAfter?: number; }
 export class InvalidInput extends FedbanditError {}
 export class NotOneBlock extends InvalidInput {}
+export class UnknownDecision extends InvalidInput {}
+export class AlreadyObserved extends InvalidInput {}
 export class FormatError extends FedbanditError {}
 export class UnsupportedFormat extends FormatError {}
 export class StateMismatch extends FedbanditError {}
+export class StateInUse extends StateMismatch {}
 export class Closed extends FedbanditError {}
 export class NotReachable extends FedbanditError {}
 export class Refused extends FedbanditError {}

@@ -1,11 +1,14 @@
 // Agents with parameters of their own (docs/protocol.md): what the rest of the fleet knows is the prior, all own data come on top.
+import { FIRST_CHOICE, chooseKappa, priorOf } from "./kappa.js";
+import { cholesky, forward, toText } from "./statistics.js";
 const add = (a, b, sign = 1) => a.map((value, i) => value + sign * b[i]);
 export class Personal {
   #basis = null; // of the last decision; null after a change
-  constructor({ dim, personal: { kind, kappa } }, { held = null, apart = [] } = {}) { // pieces {first, last, stats} of answered uploads: in the model, and not in it
-    Object.assign(this, { dim, kappa: kind === "fixed" ? kappa : 1, held, apart }); // "auto": the κ that Python agents begin with
+  constructor({ dim, personal: { kind, kappa } }, { held = null, apart = [], kappa: chosen = null, next = FIRST_CHOICE } = {}) { // pieces {first, last, stats} of answered uploads: in the model, and not in it
+    Object.assign(this, { dim, isFixed: kind === "fixed", kappa: kind === "fixed" ? kappa : chosen, next, held, apart }); // κ is null where it is to be chosen
   }
   get pieces() { return this.held ? [this.held, ...this.apart] : this.apart; }
+  toJSON() { return { held: this.held && toText(this.held), apart: this.apart.map(toText), kappa: this.kappa, next: this.next }; }
   changed() { this.#basis = null; }
   answered({ sequence, stats }) { // the server has merged this upload
     if (!this.pieces.some(({ last }) => last >= sequence)) this.apart = [...this.apart, { first: sequence, last: sequence, stats }];
@@ -14,26 +17,20 @@ export class Personal {
     const inside = this.pieces.filter(({ last }) => last <= acknowledged), apart = this.pieces.filter(({ first }) => first > acknowledged);
     const joined = inside.length ? { first: inside[0].first, last: inside.at(-1).last, stats: inside.map(({ stats }) => stats).reduce((a, b) => add(a, b)) } : null;
     Object.assign(this, excluded ? { held: null, apart: joined ? [joined, ...apart] : apart } : { held: joined, apart });
+    if (!this.isFixed) this.kappa = null;
     this.changed();
   }
   own(buffer, flight) { // the lifetime sums
     const sent = flight && this.pieces.every(({ last }) => last < flight.sequence) ? [flight] : [];
     return [...this.pieces, ...sent].reduce((total, { stats }) => add(total, stats), buffer);
   }
-  // Λ = P + A as its Cholesky factor L, and z = L⁻¹(Pθ_o + c); with M = I + κΣ_o it is P = (I − M⁻¹)/κ and Pθ_o = M⁻¹b_o.
-  basis({ stats }, buffer, flight, { cholesky, forward, dot }) {
+  // Λ = P + A as its Cholesky factor L, and z = L⁻¹(Pθ_o + c). κ is chosen again for each model, and when the own observations have doubled.
+  basis({ stats }, buffer, flight) {
     if (this.#basis) return this.#basis;
-    const { dim: d, kappa } = this, own = this.own(buffer, flight), others = this.held ? add(stats, this.held.stats, -1) : stats.slice();
-    const n = d * (d + 1) / 2, isDiagonal = new Set(Array.from({ length: d }, (_, i) => i * d - i * (i - 1) / 2));
-    const Lambda = own.slice(), target = others.slice(n, -3);
-    if (kappa > 0) {
-      const G = cholesky(others.map((value, k) => kappa * value + (isDiagonal.has(k) ? 1 : 0)), d);
-      const columns = Array.from({ length: d }, (_, i) => forward(G, Float64Array.from({ length: d }, (_, j) => Number(i === j))));
-      const b = forward(G, target.slice());
-      for (let i = 0, k = 0; i < d; i++) for (let j = i; j < d; j++, k++) Lambda[k] += (Number(i === j) - dot(columns[i], columns[j])) / kappa;
-      columns.forEach((column, i) => { target[i] = dot(column, b); });
-    } else for (let k = 0; k < n; k++) Lambda[k] += others[k];
-    const L = cholesky(Lambda, d), z = forward(L, target.map((value, i) => value + own[n + i]));
-    return this.#basis = { L, z, n: others.at(-3) + own.at(-3) };
+    const { dim: d } = this, own = this.own(buffer, flight), others = this.held ? add(stats, this.held.stats, -1) : stats.slice(), n = d * (d + 1) / 2;
+    if (!this.isFixed && (this.kappa === null || own.at(-3) >= this.next)) this.kappa = chooseKappa(others, own, d);
+    while (this.next <= own.at(-3)) this.next *= 2;
+    const { P, h } = priorOf(others, this.kappa, d), L = cholesky(P.map((value, k) => value + own[k]), d);
+    return this.#basis = { L, z: forward(L, h.map((value, i) => value + own[n + i])), n: others.at(-3) + own.at(-3) };
   }
 }

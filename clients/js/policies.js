@@ -1,4 +1,5 @@
 // Policies that tell their probabilities, and the random numbers behind them (docs/protocol.md, "Random numbers").
+import { InvalidInput } from "./errors.js";
 const MASK = (1n << 64n) - 1n, STEP = 0x9e3779b97f4a7c15n, MARGIN = 1e-12;
 export const mix64 = (z) => {
   z = ((z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n) & MASK;
@@ -29,6 +30,20 @@ export const firstBest = (scores) => {
   const best = scores.reduce((most, score) => Math.max(most, score), -Infinity);
   return scores.findIndex((score) => score >= best - MARGIN * Math.abs(best));
 };
+export function best(scores, k) { // the index of the largest, or of the k largest; of those within the margin the first
+  const n = scores.length;
+  if (k !== undefined && !(Number.isSafeInteger(k) && k >= 1 && k <= n)) throw new InvalidInput(`need k between 1 and the ${n} actions there are, got ${k}`);
+  const rest = k > 1 ? scores.slice() : scores, chosen = [];
+  while (chosen.length < (k ?? 1)) {
+    let most = -Infinity, index = 0, isNumber = true;
+    for (let i = 0; i < n; i++) { if (rest[i] > most) most = rest[i]; isNumber &&= !Number.isNaN(rest[i]); }
+    if (!isNumber || !Number.isFinite(most)) throw new InvalidInput("the scores of these actions overflow");
+    while (!(rest[index] >= most - MARGIN * Math.abs(most))) index++;
+    chosen.push(index);
+    if (k > 1) rest[index] = -Infinity;
+  }
+  return chosen;
+}
 function inverseGap(means, gamma) {
   const best = firstBest(means), p = means.map((mean) => 1 / (means.length + gamma * Math.max(means[best] - mean, 0)));
   p[best] = 1 - p.reduce((sum, each, k) => (k === best ? sum : sum + each), 0);

@@ -71,9 +71,11 @@ export function unpackStats(bytes, d, blocks = 1) {
   if (stats.every(Number.isFinite) && Number.isSafeInteger(stats.at(-3)) && stats.at(-3) >= 0) return stats;
   throw new FormatError("statistics that are not finite, or with n_obs that is no whole number");
 }
-export const toBase64 = (stats) => btoa(Array.from(packStats(stats), (byte) => String.fromCharCode(byte)).join(""));
+export const bytesToBase64 = (bytes) => { let text = ""; for (const byte of bytes) text += String.fromCharCode(byte); return btoa(text); };
+export const bytesOf = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+export const toBase64 = (stats) => bytesToBase64(packStats(stats));
 export const toText = (piece) => ({ ...piece, stats: toBase64(piece.stats) });
-export const fromBase64 = (text, d, blocks) => unpackStats(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)), d, blocks);
+export const fromBase64 = (text, d, blocks) => unpackStats(bytesOf(text), d, blocks);
 // ---- linear algebra: L lower triangular, d × d, by rows ----
 export function cholesky(stats, d, L = new Float64Array(d * d)) { // of their Σ
   for (let j = 0, at = 0; j < d; j++) for (let i = j; i < d; i++) {
@@ -85,7 +87,11 @@ export function cholesky(stats, d, L = new Float64Array(d * d)) { // of their Σ
   return L;
 }
 export function forward(L, y, d = y.length) { // y becomes L⁻¹y
-  for (let i = 0; i < d; y[i] /= L[i * d + i], i++) for (let k = 0; k < i; k++) y[i] -= L[i * d + k] * y[k];
+  for (let i = 0, at = 0; i < d; i++, at += d) {
+    let rest = y[i];
+    for (let k = 0; k < i; k++) rest -= L[at + k] * y[k];
+    y[i] = rest / L[at + i];
+  }
   return y;
 }
 export function rankOne(L, v, d = v.length) { // L becomes the factor of LLᵀ + vvᵀ, in O(d²); v is used up
@@ -95,5 +101,9 @@ export function rankOne(L, v, d = v.length) { // L becomes the factor of LLᵀ +
     for (let i = k + 1; i < d; i++) v[i] = c * v[i] - s * (L[i * d + k] = (L[i * d + k] + s * v[i]) / c);
   }
 }
-export const dot = (a, b) => a.reduce((total, value, i) => total + value * b[i], 0);
+export function dot(a, b) {
+  let total = 0;
+  for (let i = 0; i < a.length; i++) total += a[i] * b[i];
+  return total;
+}
 export const logDet = (L, d, over) => Array.from({ length: d }, (_, i) => 2 * Math.log(L[i * d + i] / (over?.[i * d + i] ?? 1))).reduce((a, b) => a + b); // of LLᵀ, less another's

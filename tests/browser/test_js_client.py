@@ -1,4 +1,4 @@
-"""The JavaScript client's page in a real browser, on another origin than the server, in one fleet with Python."""
+"""The JavaScript client in a real browser, on another origin than the server: its page, and its stores over reloads."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
@@ -130,3 +131,88 @@ def test_a_page_of_an_origin_that_is_not_named_stays_outside(
     page.goto(address(origin, fresh_server, fresh_server.add_agent("news", "page-1")))
     expect(page.locator("#error")).to_contain_text("NotReachable", timeout=SOON_MS)
     assert fresh_server.call("GET", "/v1/models/news/agents/page-1")["last_seen"] is None
+
+
+# -- stores: the same agent over reloads
+
+STORE_DIM = 3
+KINDS = ["localStorage", "IndexedDB"]
+ROUND = """n => {
+  const { id, x } = agent.choose([[1 + n % 3, 0, 1], [0, 1 + n % 2, 1]]);
+  return { id, x: [...x], reward: n % 4 };
+}"""
+
+
+def start(page: Page, origin: str, kind: str, options: dict[str, Any]) -> None:
+    page.goto(f"{origin}/test/page.html")
+    page.wait_for_function("window.start !== undefined")
+    page.evaluate("([kind, options]) => start(kind, options)", [kind, options])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_keeps_its_decisions_over_reloads_and_counts_everything_once(
+    open_server: LiveServer,
+    page: Page,
+    origin: str,
+    kind: str,
+) -> None:
+    """Whole numbers add exactly. Rewards come by id after a reload, one from elsewhere, and one is settled by age."""
+    model = f"model-{kind}"
+    open_server.add_model(model, dim=STORE_DIM, alpha=0.5)
+    options = {"url": open_server.url, "model": model, "token": open_server.add_agent(model, "page-1")}
+    start(page, origin, kind, options)
+    seen = [page.evaluate(ROUND, n) for n in range(12)]
+    for each in seen[:5]:
+        page.evaluate("({ id, reward }) => { agent.observe(id, reward); }", each)
+    page.evaluate("() => agent.sync()")
+    for each in seen[5:8]:
+        page.evaluate("({ id, reward }) => { agent.observe(id, reward); }", each)
+    page.evaluate("() => agent.saved()")
+    kept = page.evaluate("() => [agent.incarnation, agent.sequence, agent.buffer.at(-3), agent.pending.size]")
+    assert kept[1] > 0, "something was uploaded before the reload"
+    elsewhere = {"decision": seen[11]["id"], "reward": seen[11]["reward"]}
+
+    start(page, origin, kind, options)
+    assert page.evaluate("() => [agent.incarnation, agent.sequence, agent.buffer.at(-3), agent.pending.size]") == kept
+    answer = page.evaluate(
+        "id => { try { agent.observe(id, 1); } catch (error) { return error.name; } }", seen[0]["id"]
+    )
+    assert answer == "AlreadyObserved"
+    for each in seen[8:10]:
+        page.evaluate("({ id, reward }) => { agent.observe(id, reward); }", each)
+    page.evaluate("() => agent.collect()")  # the server learns whose decisions these are
+    assert open_server.call("POST", f"/v1/models/{model}/rewards", elsewhere)["status"] == "waiting"
+    page.evaluate("() => agent.refresh()")
+    assert page.evaluate("() => agent.pending.size") == 1, "the reward from elsewhere was collected"
+    assert page.evaluate("reward => agent.pending.settle(reward)", seen[10]["reward"]) == 1
+    page.evaluate("() => agent.flush()")
+
+    rows, rewards = np.array([each["x"] for each in seen]), np.array([each["reward"] for each in seen])
+    expected = SufficientStats.prior(dim=STORE_DIM, lam=1.0) + SufficientStats.of(rows, rewards)
+    reply = codec.decode_reply(open_server.request("GET", f"/v1/models/{model}/state").data)
+    assert np.array_equal(codec.numbers_of(reply), np.frombuffer(packed_bytes(expected)))
+    assert open_server.call("GET", f"/v1/models/{model}/agents/page-1")["n_obs"] == len(seen)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_tab_does_not_open_the_same_state(
+    open_server: LiveServer,
+    browser: Browser,
+    origin: str,
+    kind: str,
+) -> None:
+    model = f"tabs-{kind}"
+    open_server.add_model(model, dim=STORE_DIM)
+    options = {"url": open_server.url, "model": model, "token": open_server.add_agent(model, "page-1")}
+    context = browser.new_context()
+    try:
+        first, second = context.new_page(), context.new_page()
+        start(first, origin, kind, options)
+        second.goto(f"{origin}/test/page.html")
+        second.wait_for_function("window.start !== undefined")
+        told = "([kind, options]) => start(kind, options).then(() => 'open', (error) => error.name)"
+        assert second.evaluate(told, [kind, options]) == "StateInUse"
+        first.evaluate("() => agent.close()")
+        assert second.evaluate(told, [kind, options]) == "open"
+    finally:
+        context.close()

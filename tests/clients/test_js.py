@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import threading
 import time
@@ -12,33 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import fedbandit as fb
 from fedbandit.algorithms.messages import packed_bytes
 from fedbandit.core.counter_random import CounterRandom
 from fedbandit.core.statistics import SufficientStats
 from fedbandit.wire import codec
+from tests.clients.node import CLIENT, needs_node, state_of
 from tests.live import LiveServer, running_server
 
-CLIENT = Path(__file__).resolve().parents[2] / "clients" / "js"
 DIM = 3
 ROUNDS = 300
-
-
-def _missing() -> str:
-    """Why Node cannot run the client, or nothing."""
-    node = shutil.which("node")
-    if node is None:
-        return "THE JAVASCRIPT CLIENT IS NOT TESTED: there is no `node` on the PATH; install Node.js 18 or newer"
-    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    if int(version.lstrip("v").split(".")[0]) < 18:
-        return f"THE JAVASCRIPT CLIENT IS NOT TESTED: node is {version}; install Node.js 18 or newer"
-    return ""
-
-
-MISSING = _missing()
-needs_node = pytest.mark.skipif(bool(MISSING), reason=MISSING or "node is there")
 
 
 @needs_node
@@ -52,16 +35,25 @@ def test_the_clients_own_tests() -> None:
     assert passed is not None and int(passed[1]) > 100, run.stdout[-500:]
 
 
+def _imported(source: str) -> list[str]:
+    return re.findall(r"""\b(?:import|from)\b[ (]*["']([^"'\n]+)["']""", source)
+
+
 def test_the_client_is_small_and_needs_nothing() -> None:
     modules = {path.name: path.read_text(encoding="utf-8") for path in CLIENT.glob("*.js")}
     assert len(modules["fedbandit.js"].splitlines()) <= 330
     assert all(len(source.splitlines()) <= 120 for name, source in modules.items() if name != "fedbandit.js")
-    imported = re.findall(r"""\b(?:import|from)\b[ (]*["']([^"'\n]+)["']""", "\n".join(modules.values()))
+    for_node = modules.pop("node.js")  # an entry of its own: pages do not load it
+    assert {name for name in _imported(for_node) if not name.startswith("./")} == {"node:fs", "node:path"}
+    imported = _imported("\n".join(modules.values()))
     assert {name for name in imported if not name.startswith("./")} == {"node:crypto"}
     assert {name.removeprefix("./") for name in imported if name.startswith("./")} == set(modules) - {"fedbandit.js"}
     package = json.loads((CLIENT / "package.json").read_text(encoding="utf-8"))
-    assert set(package["files"]) == {*modules, "fedbandit.d.ts", "README.md"}
-    assert package["exports"]["."] == {"types": "./fedbandit.d.ts", "default": "./fedbandit.js"}
+    assert set(package["files"]) == {*modules, "node.js", "fedbandit.d.ts", "node.d.ts", "README.md"}
+    assert package["exports"] == {
+        ".": {"types": "./fedbandit.d.ts", "default": "./fedbandit.js"},
+        "./node": {"types": "./node.d.ts", "default": "./node.js"},
+    }
     assert not package.get("dependencies") and not package.get("devDependencies")
     assert package["type"] == "module" and package["license"] == "Apache-2.0" and package["private"] is False
 
@@ -167,10 +159,6 @@ class PythonAgent(threading.Thread):
         if decision.block is None:
             return SufficientStats.of([decision.x], [reward])
         return SufficientStats.of_blocks(np.array([decision.block]), decision.x[None], np.array([reward]), self.blocks)
-
-
-def state_of(server: LiveServer) -> codec.SyncReply:
-    return codec.decode_reply(server.request("GET", "/v1/models/news/state").data)
 
 
 @needs_node

@@ -24,7 +24,10 @@ def marks(answer):
     return {name: value for name, value in answer.headers.items() if name.startswith("access-control")}
 
 
-@pytest.mark.parametrize("route", ["news", "news/state", "news/sync", "unheard-of/sync"])
+AGENT_ROUTES = ["", "/state", "/sync", "/rewards", "/rewards/collect", "/enrol", "/start"]
+
+
+@pytest.mark.parametrize("route", [*(f"news{rest}" for rest in AGENT_ROUTES), "unheard-of/sync"])
 def test_a_browser_that_asks_beforehand_is_told_without_a_token(open_service, route):
     answer = open_service.request("OPTIONS", f"/v1/models/{route}", token="", headers=ASK)
     assert (answer.status_code, answer.content) == (204, b"")
@@ -54,7 +57,8 @@ def test_answers_to_an_allowed_page_are_marked_and_errors_too(open_service):
     for status, answer in answers.items():
         assert answer.status_code == status
         assert answer.headers["access-control-allow-origin"] == SHOP
-        assert "ETag" in answer.headers["access-control-expose-headers"]
+        exposed = set(answer.headers["access-control-expose-headers"].split(", "))
+        assert exposed == {"ETag", "Retry-After", "X-Request-Id", "Fedbandit-Rewards"}
         assert answer.headers["vary"] == "Origin"
         assert "access-control-allow-credentials" not in answer.headers
 
@@ -77,7 +81,9 @@ def test_any_other_page_gets_no_mark(open_service, origin):
     assert answer.headers["vary"] == "Origin", "a cache must not give this answer to the shop"
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/tokens", "/v1/models/news/agents", "/status", "/metrics"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/tokens", "/v1/models/news/agents", "/v1/models/news/enrolments", "/status", "/metrics"]
+)
 def test_routes_of_people_stay_closed_to_pages(open_service, path):
     assert marks(open_service.request("OPTIONS", path, token="", headers=ASK)) == {}
     assert marks(open_service.request("GET", path, headers={"Origin": SHOP})) == {}

@@ -35,6 +35,7 @@ export class Stub {
     if (fault === "refused") return request.socket.destroy();
     if (fault?.status) return response.writeHead(fault.status, fault.headers).end(fault.body);
     if (request.url === "/v1/models/news") return response.end(JSON.stringify(this.settings));
+    if (request.method === "POST" && this.hasGap(decode(body))) return response.writeHead(409).end(JSON.stringify({ error: "sequence_gap", message: "an earlier upload is missing" }));
     if (request.method === "POST") this.merge(body);
     if (fault === "lost") return request.socket.destroy();
     const tag = `"${this.version}-${this.generation}"`, had = request.headers["if-none-match"] ?? "";
@@ -52,6 +53,16 @@ export class Stub {
     this.stats = new Layout(this.settings).blank(1);
     this.version += 1;
     this.generation += 1;
+  }
+
+  /** A state to go back to, as a backup of a server is. */
+  backup() {
+    const { stats, version, generation, incarnation, sequence } = this;
+    return () => Object.assign(this, { stats, version, generation: generation + 1, incarnation, sequence });
+  }
+
+  hasGap(message) {
+    return message.get("sequence") > (message.get("incarnation") === this.incarnation ? this.sequence : 0) + 1;
   }
 
   merge(body) {

@@ -14,7 +14,7 @@ from fedbandit.errors import InvalidParameter
 
 ANY = "*"
 ORIGIN = re.compile(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
-AGENT_ROUTES = re.compile(r"/v1/models/[^/]+(?:/sync|/state)?")
+AGENT_ROUTES = re.compile(r"/v1/models/[^/]+(?:/sync|/state|/rewards|/rewards/collect|/enrol|/start)?")
 MAX_AGE_S = 7200  # a withdrawn origin loses access after two hours at most
 
 PREFLIGHT = [
@@ -23,7 +23,7 @@ PREFLIGHT = [
     (b"access-control-max-age", str(MAX_AGE_S).encode()),
     (b"content-length", b"0"),
 ]
-EXPOSED = (b"access-control-expose-headers", b"ETag, Retry-After, X-Request-Id")
+EXPOSED = (b"access-control-expose-headers", b"ETag, Retry-After, X-Request-Id, Fedbandit-Rewards")
 VARY = (b"vary", b"Origin")
 
 

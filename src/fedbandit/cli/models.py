@@ -31,6 +31,12 @@ from fedbandit.wire.policy_choice import PolicyChoice
 
 app = typer.Typer(no_args_is_help=True, help="Manage the models of a server.")
 Name = Annotated[str, typer.Argument(help="Name of the model.")]
+RadiusKind = Annotated[str | None, typer.Option(help=f"β by its kind: {', '.join(KINDS)}.")]
+NAgents = Annotated[int | None, typer.Option(help="Radius: agents M, or a bound on them.")]
+NRounds = Annotated[int | None, typer.Option(help="Radius: rounds T over all agents.")]
+NoiseScale = Annotated[float | None, typer.Option(help="Radius: noise scale R.")]
+ThetaBound = Annotated[float | None, typer.Option(help="Radius: S ≥ ‖θ*‖.")]
+Delta = Annotated[float | None, typer.Option(help="Radius: failure probability δ.")]
 IN_A_LIST = ["name", "dim", "lam", "alpha", "effective_alpha", "version", "n_obs", "n_agents", "mean_reward"]
 IN_A_GAIN = ["n_control", "n_treatment", "mean_control", "mean_treatment", "gain", "low", "high", "relative", "n_more"]
 IN_AN_INSIGHT = ["explanation", "beta", "beta_needed", "normal_alpha", "noise", "information"]
@@ -45,12 +51,12 @@ def create(
     beta: Annotated[
         float | None, typer.Option(help="Confidence radius β as a number (default: 1 if no --radius is given).")
     ] = None,
-    radius: Annotated[str | None, typer.Option(help=f"β by its kind: {', '.join(KINDS)}.")] = None,
-    n_agents: Annotated[int | None, typer.Option(help="Radius: agents M, or a bound on them.")] = None,
-    n_rounds: Annotated[int | None, typer.Option(help="Radius: rounds T over all agents.")] = None,
-    noise_scale: Annotated[float | None, typer.Option(help="Radius: noise scale R.")] = None,
-    theta_bound: Annotated[float | None, typer.Option(help="Radius: S ≥ ‖θ*‖.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Radius: failure probability δ.")] = None,
+    radius: RadiusKind = None,
+    n_agents: NAgents = None,
+    n_rounds: NRounds = None,
+    noise_scale: NoiseScale = None,
+    theta_bound: ThetaBound = None,
+    delta: Delta = None,
     action_bound: Annotated[
         float | None, typer.Option(help="L ≥ ‖x‖; uploads that exceed it are refused (default: 1e9).")
     ] = None,
@@ -177,12 +183,12 @@ def set_model(
     name: Name,
     alpha: Annotated[float | None, typer.Option(help="Determinant growth that triggers an exchange.")] = None,
     beta: Annotated[float | None, typer.Option(help="Confidence radius β as a number.")] = None,
-    radius: Annotated[str | None, typer.Option(help=f"β by its kind: {', '.join(KINDS)}.")] = None,
-    n_agents: Annotated[int | None, typer.Option(help="Radius: agents M, or a bound on them.")] = None,
-    n_rounds: Annotated[int | None, typer.Option(help="Radius: rounds T over all agents.")] = None,
-    noise_scale: Annotated[float | None, typer.Option(help="Radius: noise scale R.")] = None,
-    theta_bound: Annotated[float | None, typer.Option(help="Radius: S ≥ ‖θ*‖.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Radius: failure probability δ.")] = None,
+    radius: RadiusKind = None,
+    n_agents: NAgents = None,
+    n_rounds: NRounds = None,
+    noise_scale: NoiseScale = None,
+    theta_bound: ThetaBound = None,
+    delta: Delta = None,
     action_bound: Annotated[str | None, typer.Option(help="L ≥ ‖x‖ of uploads from now on, or 'none'.")] = None,
     reward_bound: Annotated[str | None, typer.Option(help="Largest |r| of uploads from now on, or 'none'.")] = None,
     max_rate: Annotated[str | None, typer.Option(help="Observations per second of one agent, or 'none'.")] = None,

@@ -295,8 +295,3 @@ class Fold:
         agent.model_version = upload.model_version
         agent.last_seen = now
         self.changed[agent.name] = agent
-
-
-def add_packed(total: bytes, numbers: Vector) -> bytes:
-    """The sum of two packed sums."""
-    return (np.frombuffer(total, dtype="<f8") + numbers).tobytes()

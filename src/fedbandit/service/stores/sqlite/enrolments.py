@@ -20,7 +20,7 @@ from fedbandit.service.stores.enrolments import EnrolledAgent, Enrolment, Redeem
 from fedbandit.service.stores.sqlite.transactions import load, transaction
 
 if TYPE_CHECKING:
-    from fedbandit.service.stores.sqlite.worker import Worker
+    from fedbandit.service.stores.sqlite.store import Worker
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from fedbandit.service.stores.rewards import KnownReward, Outcome, Owner, Report
 from fedbandit.service.stores.sqlite.transactions import SET_AGENT, SET_MODEL, model_row, transaction
 
 if TYPE_CHECKING:
-    from fedbandit.service.stores.sqlite.worker import Worker
+    from fedbandit.service.stores.sqlite.store import Worker
 
 T = TypeVar("T")
 

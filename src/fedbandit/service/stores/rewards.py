@@ -23,8 +23,8 @@ ANSWERED_S = 7 * 86400.0  # a reward is remembered after its owner has answered
 TOKEN_S = 90 * 86400.0  # a decision token is valid for this long, and what it booked is remembered for longer
 SLACK_S = 86400.0  # for clocks that differ
 
+# The last three are what an owner may answer.
 WAITING, BOOKED, NOT_PENDING, REFUSED = "waiting", "booked", "not_pending", "refused"
-OUTCOMES = (BOOKED, NOT_PENDING, REFUSED)  # what an owner may answer
 DECISION = re.compile(r"([0-9a-f]{1,32})-[0-9]{1,19}")
 
 

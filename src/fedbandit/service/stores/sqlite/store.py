@@ -257,6 +257,15 @@ class Worker:
         self._jobs.put((job, loop, future))
         return await future
 
+    async def change(self, job: Job[T]) -> T:
+        """The result of a job that is one transaction."""
+
+        def run(connection: sqlite3.Connection) -> T:
+            with transactions.transaction(connection):
+                return job(connection)
+
+        return await self.run(run)
+
     async def stop(self) -> None:
         """Finish queued jobs, close the connection, end the thread."""
         self._stopped = True

@@ -27,8 +27,8 @@ import fedbandit as fb
 from fedbandit.algorithms.messages import n_bytes
 from fedbandit.core.radius import Fixed
 from fedbandit.sdk import LocalServer, open_agent
+from fedbandit.service.exchange.handler import plausible_numbers
 from fedbandit.service.exchange.ledger import AgentRow, Fold, IncomingUpload
-from fedbandit.service.exchange.upload_checks import plausible_numbers
 from fedbandit.service.model import NO_GROWTH
 from fedbandit.wire import codec
 from fedbandit.wire.settings import ModelSettings
@@ -75,7 +75,7 @@ def merges_per_s(K: int, p: int, seconds: float) -> tuple[float, float]:
     fold, n, begun = Fold(settings, "uid", 0, state, NO_GROWTH, {"a": row}, {}), 0, time.process_time()
     while time.process_time() - begun < seconds and n < len(bodies):
         request = codec.decode_request(bodies[n])
-        numbers, growth = plausible_numbers(request, settings)
+        numbers, growth = plausible_numbers(request, settings, settings.bounds)
         upload = IncomingUpload("a", "one", n + 1, request.digest, numbers, growth, b"t" * 32)
         fold.run([upload], now=0.0)
         n += 1

@@ -8,7 +8,8 @@
 
 Live and watch use a real server with an SQLite store in this process, so both sides are counted. Each journey runs once
 before it is counted, and only what five repetitions have in common counts: imports, connections, first-time
-preparations and periodic jobs of the server are left out. Lambdas and comprehensions are not counted as functions.
+preparations, periodic jobs of the server and coroutines that were running before are left out. Lambdas and
+comprehensions are not counted as functions.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dis import get_instructions
+from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import urllib3
@@ -65,8 +68,16 @@ class CallRecorder:
     def _note(self, frame: FrameType, event: str, argument: Any) -> None:
         if self._is_on and event == "call":
             code = frame.f_code
-            if code.co_filename.startswith(PACKAGE) and not code.co_name.startswith("<"):
+            if not code.co_filename.startswith(PACKAGE) or code.co_name.startswith("<"):
+                return
+            if frame.f_lasti <= _first_instruction(code):
                 self.calls.add((code.co_filename[len(PACKAGE) + 1 :], code.co_qualname))
+
+
+@cache
+def _first_instruction(code: CodeType) -> int:
+    """Where a call starts; a coroutine that continues after an `await` is further on, and is not called again."""
+    return next(instruction.offset for instruction in get_instructions(code) if instruction.opname == "RESUME")
 
 
 class JourneyClient:

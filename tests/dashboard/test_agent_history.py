@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedbandit.service import agent_history as module
-from fedbandit.service.agent_history import MAX_STEPS, AgentHistory
+from fedbandit.service import history as module
+from fedbandit.service.history import MAX_STEPS, AgentHistory
 
 
 def test_the_history_of_an_agent_adds_up():

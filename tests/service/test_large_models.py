@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from fedbandit.service.admin import operations
-from fedbandit.service.exchange import upload_checks
+from fedbandit.service.exchange import handler
 from fedbandit.service.http import routes
 from fedbandit.wire import codec
 from tests.service.uploads import incoming, request
@@ -30,7 +30,7 @@ def where(monkeypatch):
     watched(operations, "export")
     watched(codec, "encode")
     watched(codec, "decode_request")
-    watched(upload_checks, "require_plausible")
+    watched(handler, "require_plausible")
     return seen
 
 

@@ -244,8 +244,7 @@ class BaseAgent:
     @property
     def local_groups(self) -> GroupSums:
         """Rewards of control and treatment decisions since the last upload; nothing without `control`."""
-        buffer = self._local
-        return NO_GROUPS if buffer is None else buffer.groups
+        return NO_GROUPS if self._local is None else self._local.groups
 
     # -- talking -----------------------------------------------------------------------------------------------
 
@@ -286,14 +285,13 @@ class BaseAgent:
     def _send(self, growth: float) -> Upload:
         """Turn the buffer into the next upload, and keep it until it is answered."""
         upload = self._make_upload(growth)
-        self.in_flight = (
-            upload  # from here on it is made; an exception in between leaves the rest to `_complete_upload`
-        )
+        # From here on it is made; an exception in between leaves the rest to `_complete_upload`.
+        self.in_flight = upload
         self._complete_upload()
         return upload
 
     def _make_upload(self, growth: float) -> Upload:
-        groups = self.local_groups
+        groups = NO_GROUPS if self._local is None else self._local.groups
         return Upload(self.agent_id, self.incarnation, self.sequence + 1, self.local, growth, groups=groups)
 
     def _complete_upload(self) -> None:

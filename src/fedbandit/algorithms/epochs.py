@@ -38,6 +38,7 @@ class AgentEpoch:
         "max_silence",
         "n_discarded",
         "n_dropped",
+        "watches_time",
     )
 
     def __init__(self, rule: FedLinUCB) -> None:
@@ -49,6 +50,8 @@ class AgentEpoch:
         self.max_silence = rule.max_silence
         self.detector = rule.drift.agent_detector(rule.dim, rule.lam) if isinstance(rule.drift, Restart) else None
         self._limit = OLD * rule.drift.horizon if isinstance(rule.drift, Discount) else math.inf
+        # Whether time alone can make a contact due; otherwise only a restart of the server changes anything here.
+        self.watches_time = rule.drift is not None or math.isfinite(rule.max_silence)
         self._silence_due_at = self.max_silence
         self._age_due_at = math.inf
         self._seen_at: tuple[int, int] | None = None  # own rounds and clock at the last model
@@ -117,13 +120,11 @@ class AgentEpoch:
     # -- saving
 
     def state(self) -> dict[str, Any]:
-        """Plain values and statistics; empty for an agent that never heard of epochs."""
-        state: dict[str, Any] = {}
+        """Plain values and statistics."""
         plain = ("epoch", "clock", "has_alarm", "n_discarded", "n_dropped")
-        if self.detector is not None or math.isfinite(self._limit) or math.isfinite(self.max_silence) or self.epoch:
-            state = {name: getattr(self, name) for name in plain}
-            state["due"] = [self._silence_due_at, self._age_due_at, self._gained, self._played]
-            state["seen_at"] = None if self._seen_at is None else list(self._seen_at)
+        state: dict[str, Any] = {name: getattr(self, name) for name in plain}
+        state["due"] = [self._silence_due_at, self._age_due_at, self._gained, self._played]
+        state["seen_at"] = None if self._seen_at is None else list(self._seen_at)
         if self.detector is not None:
             state["detector"] = self.detector.state()
         return state

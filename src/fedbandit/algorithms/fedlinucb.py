@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from fedbandit.core import radius as radii
 from fedbandit.core.arrays import Matrix, Vector, at_least, whole_at_least
 from fedbandit.core.block_growth import BlockGrowthTracker
 from fedbandit.core.block_statistics import BlockRunningStats
+from fedbandit.core.group_sums import NO_GROUPS
 from fedbandit.core.growth import GrowthTracker, exceeds
 from fedbandit.core.products import BLOCK, times_vector
 from fedbandit.core.ridge import RidgeModel
@@ -208,6 +209,8 @@ class FedLinUCBAgent(BaseAgent):
 
     def _absorb(self, x: Vector, reward: float) -> Upload | None:
         self._gather(x, reward)
+        if self.world.detector is not None:
+            self.world.observe(x, reward, self.model)
         if self._tracker is None and self._holds_more_than_one():
             self._count_growth()  # an exception came between a new model and its growth
             return self._exchange_if_due()
@@ -224,15 +227,6 @@ class FedLinUCBAgent(BaseAgent):
             return None
         return self._exchange_if_due()
 
-    def _gather(self, x: Vector, reward: float) -> None:
-        super()._gather(x, reward)
-        if self.world.detector is not None:
-            self.world.observe(x, reward, self.model)
-
-    def _gather_batch(self, stats: SufficientStats) -> None:
-        super()._gather_batch(stats)
-        self.world.observe_batch(stats, self.model)
-
     def _renew(self, tracker: GrowthTracker) -> None:
         """Called when rounding may have built up."""
         if isinstance(tracker, BlockGrowthTracker):
@@ -244,6 +238,7 @@ class FedLinUCBAgent(BaseAgent):
 
     def _absorb_batch(self, stats: SufficientStats, X: Matrix, y: Vector) -> Upload | None:
         self._gather_batch(stats)
+        self.world.observe_batch(stats, self.model)
         self._count_growth()
         return self._exchange_if_due()
 
@@ -282,20 +277,26 @@ class FedLinUCBAgent(BaseAgent):
                 return self.in_flight
             if self._local is None or self._local.n_obs < self.rule.min_upload:
                 return None
-            return self._send(self.growth)
+            return self._send(0.0 if self._tracker is None else self._tracker.value)
 
     def _make_upload(self, growth: float) -> Upload:
         world = self.world
-        return replace(
-            super()._make_upload(growth),
+        return Upload(
+            self.agent_id,
+            self.incarnation,
+            self.sequence + 1,
+            self.local,
+            growth,
             epoch=world.epoch,
             alarm=world.has_alarm,
             dropped=world.n_dropped,
             clock=world.clock,
+            groups=NO_GROUPS if self._local is None else self._local.groups,
         )
 
     def _complete_upload(self) -> None:
-        if self.in_flight is not None and self.sequence < self.in_flight.sequence:
+        is_new = self.in_flight is not None and self.sequence < self.in_flight.sequence
+        if is_new and (self.world.watches_time or self.world.n_dropped):
             self.world.sent(self.n_rounds)
         super()._complete_upload()
 
@@ -327,7 +328,8 @@ class FedLinUCBAgent(BaseAgent):
         if download.epoch != self.world.epoch:
             self._end_epoch()
             self.world.begin(download, self)
-        self.world.adopted(download, self.n_rounds)
+        if self.world.watches_time or download.discarded:
+            self.world.adopted(download, self.n_rounds)
 
     def _end_epoch(self) -> None:
         """Called before the model of another epoch is used."""
@@ -407,14 +409,16 @@ class FedLinUCBAgent(BaseAgent):
     # -- saving
 
     def _state(self) -> dict[str, Any]:
-        return {
+        state = {
             "model": self.model.stats,
             "tracker": None if self._tracker is None or self._tracker.is_at_base else self._tracker.state(),
             "top_bound": self._top_bound,
             "wants_model": self._wants_model,
             "own_buffer": self._own_buffer,
-            **({"world": world} if (world := self.world.state()) else {}),
         }
+        if self.world.watches_time or self.world.epoch or self.world.n_dropped:
+            state["world"] = self.world.state()
+        return state
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.model = ridge_model(state["model"])

@@ -64,7 +64,7 @@ class Download:
     epoch: int = 0  # restarts of the model so far
     clock: int = 0  # where sums are discounted: observations merged so far, over all epochs
     discarded: int = 0  # observations of this agent that were discarded so far
-    outcome: str = ""  # why the upload that this answers was discarded: one of `OUTCOMES`; "" if it was merged
+    outcome: str = ""  # why the upload that this answers was discarded: `OLDER_EPOCH` or `CHANGE_ALARM`; "" if merged
     excluded: bool = False  # the agent is in quarantine: its merged uploads are not in these statistics
 
     @property
@@ -103,7 +103,6 @@ class Receipt:
 
 OLDER_EPOCH = "older_epoch"  # the upload was made before a restart that the agent had not heard of
 CHANGE_ALARM = "change_alarm"  # the upload reported a change; its time depends on rewards, so it counts for nothing
-OUTCOMES = (OLDER_EPOCH, CHANGE_ALARM)
 DRIFT_FIELDS = ("epoch", "alarm", "dropped", "clock")
 
 Request = Upload | Pull

@@ -51,7 +51,7 @@ def agent_values(agent: BaseAgent, *, pending: bool = True) -> dict[str, Any]:
                 "stats": upload.stats,
                 "growth": upload.growth,
                 **drift_fields(upload),
-                **_groups(upload.groups),
+                **(_groups(upload.groups) if agent._has_control else {}),
                 **({"width": upload.width} if upload.width else {}),
             },
             "n_rounds": agent.n_rounds,
@@ -61,7 +61,7 @@ def agent_values(agent: BaseAgent, *, pending: bool = True) -> dict[str, Any]:
             "next_decision": next(agent._decisions) + 1,  # skips a number rather than racing with `choose`
             "local": None if agent._local is None else agent.local,
             "own": agent._state(),
-            **_groups(agent.local_groups),
+            **(_groups(agent.local_groups) if agent._has_control else {}),
         }
 
 

@@ -30,8 +30,8 @@ def log_upper_tail(x: float, n_degrees: int) -> float:
         return 0.0
     front = a * math.log(z) - z - math.lgamma(a)
     if z < a + 1.0:
-        return math.log1p(-math.exp(front + math.log(_series(a, z))))
-    return front + math.log(_fraction(a, z))
+        return math.log1p(-math.exp(front + math.log(series(a, z))))
+    return front + math.log(fraction(a, z))
 
 
 @lru_cache(maxsize=4096)
@@ -49,9 +49,8 @@ def upper_quantile(probability: float, n_degrees: int) -> float:
     while log_upper_tail(high, k) > target:
         low, high = high, 2.0 * high
     x = high
-    for _ in range(
-        200
-    ):  # Newton's steps on the logarithm, which is concave; bisection where one would leave the bracket
+    # Newton's steps on the logarithm, which is concave; bisection where one would leave the bracket.
+    for _ in range(200):
         tail = log_upper_tail(x, k)
         if tail > target:
             low = x
@@ -73,7 +72,7 @@ def _guess(probability: float, k: int) -> float:
     return max(k * (1.0 - spread + z * math.sqrt(spread)) ** 3, 1e-3)
 
 
-def _series(a: float, z: float) -> float:
+def series(a: float, z: float) -> float:
     """Σ zⁿ / (a (a+1) … (a+n)): the lower tail is z^a e^(−z)/Γ(a) times it."""
     term = total = 1.0 / a
     for n in range(1, MAX_TERMS):
@@ -84,7 +83,7 @@ def _series(a: float, z: float) -> float:
     return total
 
 
-def _fraction(a: float, z: float) -> float:
+def fraction(a: float, z: float) -> float:
     """Legendre's continued fraction by Lentz's method: the upper tail is z^a e^(−z)/Γ(a) times it."""
     b = z + 1.0 - a
     c, d = 1.0 / TINY, 1.0 / b
@@ -92,13 +91,14 @@ def _fraction(a: float, z: float) -> float:
     for n in range(1, MAX_TERMS):
         numerator = -n * (n - a)
         b += 2.0
-        d = 1.0 / _away_from_zero(numerator * d + b)
-        c = _away_from_zero(b + numerator / c)
+        d = 1.0 / away_from_zero(numerator * d + b)
+        c = away_from_zero(b + numerator / c)
         value *= c * d
         if abs(c * d - 1.0) <= PRECISION:
             break
     return value
 
 
-def _away_from_zero(number: float) -> float:
+def away_from_zero(number: float) -> float:
+    """The number, or the smallest that a continued fraction can divide by."""
     return number if abs(number) > TINY else TINY

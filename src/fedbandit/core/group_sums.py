@@ -78,7 +78,7 @@ class GroupSums:
 
     def to_bytes(self) -> bytes:
         """n, Σr, Σr² of control, then of treatment, as little-endian float64; nothing for no rewards."""
-        if not self:
+        if self == NO_GROUPS:
             return b""
         one, two = self.control, self.treatment
         return PACKED.pack(one.n_obs, one.reward_sum, one.reward_sq_sum, two.n_obs, two.reward_sum, two.reward_sq_sum)

@@ -57,10 +57,7 @@ def require_plausible(
     n_obs, reward_sum, reward_sq_sum = packed[n + dim :].tolist()
     _require_count(n_obs)
     _require_rewards(n_obs, reward_sum, reward_sq_sum, bounds.reward_bound)
-    diagonal = packed[diagonal_places(dim, blocks)]
-    _require_actions(n_obs, diagonal, bounds.action_bound)
-    if n_obs < dim:
-        _require_rank(n_obs, packed[:n], diagonal)
+    _require_actions(n_obs, packed[:n], packed[diagonal_places(dim, blocks)], bounds.action_bound)
     if blocks > 1:
         _require_semidefinite_blocks(packed, dim, blocks, n_obs)
     else:
@@ -137,24 +134,19 @@ def _require_rewards(n_obs: float, reward_sum: float, reward_sq_sum: float, rewa
         )
 
 
-def _require_actions(n_obs: float, diagonal: Vector, action_bound: float | None) -> None:
+def _require_actions(n_obs: float, triangle: Vector, diagonal: Vector, action_bound: float | None) -> None:
+    """A diagonal ≥ 0, tr Σ ≤ n_obs·L², and rank Σ ≤ n_obs: few observations cannot span many directions."""
     if diagonal.min() < 0:
         raise ImplausibleUpload(f"expected a diagonal of Σ that is ≥ 0, got {float(diagonal.min()):g}")
-    if action_bound is None:
-        return
     trace = float(diagonal.sum())
-    if trace > n_obs * action_bound**2 * (1 + _slack(n_obs)) + n_obs * TINY:
+    if action_bound is not None and trace > n_obs * action_bound**2 * (1 + _slack(n_obs)) + n_obs * TINY:
         raise ImplausibleUpload(
             f"expected tr Σ ≤ n_obs·{action_bound:g}² = {n_obs * action_bound**2:g} by the model's action bound, "
             f"got {trace:g}"
         )
-
-
-def _require_rank(n_obs: float, triangle: Vector, diagonal: Vector) -> None:
-    """rank Σ ≤ n_obs, by (tr Σ)² ≤ rank Σ · ‖Σ‖²_F: few observations cannot span many directions."""
-    trace = float(diagonal.sum())
-    if trace < math.sqrt(TINY):
+    if n_obs >= len(diagonal) or trace < math.sqrt(TINY):
         return
+    # (tr Σ)² ≤ rank Σ · ‖Σ‖²_F
     scaled, spread = triangle / trace, diagonal / trace
     with np.errstate(over="ignore"):  # only where no data can give Σ: the factorisation that follows refuses it
         squares = 2.0 * float(scaled @ scaled) - float(spread @ spread)
@@ -163,7 +155,18 @@ def _require_rank(n_obs: float, triangle: Vector, diagonal: Vector) -> None:
 
 
 def _require_semidefinite(packed: Vector, dim: int, n_obs: float) -> None:
-    A = _augmented(packed, dim, n_obs)
+    """[[Σ, b], [bᵀ, Σr²]] ⪰ 0, with its diagonal lifted by what rounding can have done.
+
+    Adding n products errs by at most n·ε·√(A_ii A_jj) in entry (i, j), plus n halves of the smallest number where
+    products underflow; as a matrix that is below (d+1)·n·ε times the diagonal. Cholesky, which is indifferent to the
+    scales of rows, needs (d+1)(d+2)·ε more. The count is capped: errors of real sums grow like √n long before.
+    """
+    size = dim + 1
+    A: Matrix = packed.take(_places(dim))
+    tolerance = 2.0 * size * (min(n_obs, 1 << 26) + size + 8) * EPS
+    diagonal = A.reshape(-1)[:: size + 1]
+    diagonal *= 1.0 + tolerance
+    diagonal += 4.0 * n_obs * TINY
     try:
         np.linalg.cholesky(A)
     except np.linalg.LinAlgError:
@@ -188,22 +191,6 @@ def _require_semidefinite_blocks(packed: Vector, dim: int, blocks: int, n_obs: f
         used = float((z * z).sum())
     if not used <= float(packed[-1]) * (1.0 + tolerance) + 4.0 * n_obs * TINY:
         raise ImplausibleUpload("expected b with bᵀΣ⁻¹b ≤ Σr², got one that no rewards of these actions can give")
-
-
-def _augmented(packed: Vector, dim: int, n_obs: float) -> Matrix:
-    """[[Σ, b], [bᵀ, Σr²]] with its diagonal lifted by what rounding can have done.
-
-    Adding n products errs by at most n·ε·√(A_ii A_jj) in entry (i, j), plus n halves of the smallest number where
-    products underflow; as a matrix that is below (d+1)·n·ε times the diagonal. Cholesky, which is indifferent to the
-    scales of rows, needs (d+1)(d+2)·ε more. The count is capped: errors of real sums grow like √n long before.
-    """
-    size = dim + 1
-    A: Matrix = packed.take(_places(dim))
-    tolerance = 2.0 * size * (min(n_obs, 1 << 26) + size + 8) * EPS
-    diagonal = A.reshape(-1)[:: size + 1]
-    diagonal *= 1.0 + tolerance
-    diagonal += 4.0 * n_obs * TINY
-    return A
 
 
 def _why_indefinite(A: Matrix) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from fedbandit.core import theory
 from fedbandit.core.arrays import finite_at_least, keep_whole
@@ -27,16 +27,6 @@ class Evidence:
     n_uploads: int
     trigger: str = "determinant"
     own_buffer: bool = False  # whether the agent held data that the model lacks when it adopted it
-
-
-class Radius(Protocol):
-    """A confidence radius: evidence in, β out."""
-
-    kind: ClassVar[str]
-
-    def __call__(self, evidence: Evidence) -> float:
-        """β for a model with this evidence."""
-        ...
 
 
 class _Checked:

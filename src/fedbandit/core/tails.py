@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from fedbandit.core.chi_square import away_from_zero, fraction, series
+
 MAX_STEPS = 10_000
-TINY = 1e-300
 
 
 def chi2_tail(value: float, df: float) -> float:
@@ -19,8 +20,8 @@ def chi2_tail(value: float, df: float) -> float:
     shape, x = 0.5 * df, 0.5 * value
     scale = math.exp(min(shape * math.log(x) - x - math.lgamma(shape), 700.0))
     if x < shape + 1.0:
-        return max(1.0 - scale * _gamma_series(shape, x), 0.0)
-    return scale * _gamma_fraction(shape, x)
+        return max(1.0 - scale * series(shape, x), 0.0)
+    return scale * fraction(shape, x)
 
 
 def f_tail(value: float, df: float, df_noise: float) -> float:
@@ -34,32 +35,6 @@ def f_tail(value: float, df: float, df_noise: float) -> float:
     if math.isinf(df_noise):
         return chi2_tail(df * value, df)
     return _incomplete_beta(df_noise / (df_noise + df * value), 0.5 * df_noise, 0.5 * df)
-
-
-def _gamma_series(shape: float, x: float) -> float:
-    term = total = 1.0 / shape
-    for step in range(1, MAX_STEPS):
-        term *= x / (shape + step)
-        total += term
-        if term < total * 1e-16:
-            break
-    return total
-
-
-def _gamma_fraction(shape: float, x: float) -> float:
-    """Lentz's evaluation of the continued fraction of Γ(shape, x)."""
-    b = x + 1.0 - shape
-    c, d = 1.0 / TINY, 1.0 / b
-    product = d
-    for step in range(1, MAX_STEPS):
-        a = -step * (step - shape)
-        b += 2.0
-        d = 1.0 / _not_zero(a * d + b)
-        c = _not_zero(b + a / c)
-        product *= c * d
-        if abs(c * d - 1.0) < 1e-15:
-            break
-    return product
 
 
 def _incomplete_beta(z: float, a: float, b: float) -> float:
@@ -76,19 +51,15 @@ def _incomplete_beta(z: float, a: float, b: float) -> float:
 
 
 def _beta_fraction(z: float, a: float, b: float) -> float:
-    c, d = 1.0, 1.0 / _not_zero(1.0 - (a + b) * z / (a + 1.0))
+    c, d = 1.0, 1.0 / away_from_zero(1.0 - (a + b) * z / (a + 1.0))
     product = d
     for m in range(1, MAX_STEPS):
         even = m * (b - m) * z / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * z / ((a + 2 * m) * (a + 2 * m + 1))
         for step in (even, odd):
-            d = 1.0 / _not_zero(1.0 + step * d)
-            c = _not_zero(1.0 + step / c)
+            d = 1.0 / away_from_zero(1.0 + step * d)
+            c = away_from_zero(1.0 + step / c)
             product *= c * d
         if abs(c * d - 1.0) < 1e-15:
             break
     return product
-
-
-def _not_zero(x: float) -> float:
-    return x if abs(x) > TINY else TINY

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from fedbandit.service.agent_history import Step
 from fedbandit.service.container import Container
+from fedbandit.service.history import Step
 from fedbandit.service.insight import LargestShares, ModelInsight, largest_shares
 from fedbandit.service.model import Model
 from fedbandit.service.monitor import MonitorReport

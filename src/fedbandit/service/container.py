@@ -13,7 +13,7 @@ from fedbandit.errors import MissingExtra
 from fedbandit.service.admin.auth import Authenticator
 from fedbandit.service.exchange.coordinator import Coordinator
 from fedbandit.service.history import ModelHistory
-from fedbandit.service.http.body_memory import BodyMemory
+from fedbandit.service.http.connections import BodyMemory
 from fedbandit.service.monitor import AssumptionMonitor
 from fedbandit.service.open_telemetry import OpenTelemetry
 from fedbandit.service.settings import MEMORY, ServerSettings

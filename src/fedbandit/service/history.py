@@ -1,17 +1,16 @@
-"""Events and samples of each model, collected in memory and written at most once a second."""
+"""Events and samples of each model, collected in memory and written at most once a second; recent uploads of agents."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from array import array
 from collections.abc import Callable
 from typing import Any
 
 from fedbandit.algorithms.messages import stats_from_bytes
 from fedbandit.core.structure import ridge_model
 from fedbandit.errors import FedbanditError
-from fedbandit.service.agent_history import AgentHistory
-from fedbandit.service.exchange.ledger import IncomingUpload
 from fedbandit.service.model import Model
 from fedbandit.service.stores.base import Contact, Event, HistoryEntry, Sample, Store
 from fedbandit.service.stores.checkpoints import Checkpoint, keeps_checkpoints, next_count
@@ -20,6 +19,10 @@ MAX_BUFFERED = 1_000  # an agent that retries without end must not fill the memo
 INTERVAL_S = 1.0
 CONTACT_INTERVAL_S = 10.0  # between writes of when agents were last seen
 MAX_CONTACTS = 100_000
+MAX_STEPS = 64  # per agent; beyond them every second one of the older half is dropped
+MAX_AGENTS = 20_000  # of all models; beyond them the longest inactive is dropped; 64 steps are 1.5 KB
+WIDTH = 3
+Step = tuple[float, float, float]  # time, observations and reward sum since the first step
 
 
 class ModelHistory:
@@ -71,11 +74,6 @@ class ModelHistory:
         if key not in self._refused and len(self._refused) < MAX_BUFFERED:
             self._refused.add(key)
             self.event(model, "refused", agent, f"{error.code}: {error}")
-
-    def merged(self, model: Model, upload: IncomingUpload) -> None:
-        """Add an upload to the history of its agent."""
-        n_obs, reward_sum, _ = upload.numbers[-3:].tolist()
-        self.trails.step(model.uid, upload.agent, self._clock(), n_obs, reward_sum)
 
     def changed(self, model: Model, packed: bytes) -> None:
         """Remember the latest state of a model for the next sample."""
@@ -140,3 +138,42 @@ async def _sample(model: Model, packed: bytes, now: float) -> Sample:
 
 def _log_det(packed: bytes, dim: int, blocks: int) -> float:
     return ridge_model(stats_from_bytes(packed, dim, blocks)).log_det
+
+
+class AgentHistory:
+    """Cumulative observations and rewards after each upload; an update is a dictionary lookup and three numbers."""
+
+    def __init__(self) -> None:
+        self._steps: dict[tuple[str, str], array[float]] = {}
+
+    def step(self, uid: str, agent: str, at: float, n_obs: float, reward_sum: float) -> None:
+        """An upload of this many observations was merged."""
+        steps = self._steps.pop((uid, agent), None)
+        if steps is None:
+            steps = array("d")
+            if len(self._steps) >= MAX_AGENTS:
+                del self._steps[next(iter(self._steps))]
+        else:
+            n_obs += steps[-2]
+            reward_sum += steps[-1]
+        self._steps[uid, agent] = steps  # at the end: the longest inactive agents come first
+        steps.extend((at, n_obs, reward_sum))
+        if len(steps) > MAX_STEPS * WIDTH:
+            _thin(steps)
+
+    def of(self, uid: str, agent: str) -> list[Step]:
+        """The steps of an agent, oldest first; empty without uploads since the start of this process."""
+        steps = self._steps.get((uid, agent), array("d"))
+        return [(steps[i], steps[i + 1], steps[i + 2]) for i in range(0, len(steps), WIDTH)]
+
+    def drop(self, uid: str, agent: str) -> None:
+        """Remove the steps of an agent that was forgotten."""
+        self._steps.pop((uid, agent), None)
+
+
+def _thin(steps: array[float]) -> None:
+    half = MAX_STEPS // 2
+    kept = array("d")
+    for i in range(1, half, 2):
+        kept.extend(steps[i * WIDTH : (i + 1) * WIDTH])
+    steps[: half * WIDTH] = kept

@@ -25,11 +25,6 @@ class MonitorReport:
     insight: ModelInsight
     checks: tuple[AssumptionCheck, ...]
 
-    @property
-    def n_contradicted(self) -> int:
-        """Assumptions that the data contradict."""
-        return sum(check.state == "contradicted" for check in self.checks)
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values for the API."""
         checks = [check.to_dict() for check in self.checks]

@@ -29,7 +29,7 @@ from fedbandit.core.block_packing import (
     n_touched_numbers,
     touched_numbers,
 )
-from fedbandit.core.group_sums import PACKED, GroupSums
+from fedbandit.core.group_sums import NO_GROUPS, PACKED, GroupSums
 from fedbandit.errors import FormatError, UnsupportedFormat
 from fedbandit.pauses import pause_point
 
@@ -146,16 +146,14 @@ def decode_request(body: bytes | memoryview) -> SyncRequest:
         raise _malformed("epoch, dropped and clock: 0 or more, below 2⁵³")
     if not math.isfinite(request.growth):
         raise _malformed("growth: a finite number")
-    groups = _group_bytes(request)
-    if len(groups) not in (0, PACKED.size):
-        raise _malformed(f"groups: {PACKED.size} bytes")
-    if request.digest != digest_of(_digested(request) + groups if groups else _digested(request)):
+    digested = request.touched + request.stats if isinstance(request, BlockSyncRequest) else request.stats
+    if request.groups:
+        if len(request.groups) != PACKED.size:
+            raise _malformed(f"groups: {PACKED.size} bytes")
+        digested += request.groups
+    if request.digest != digest_of(digested):
         raise _malformed("digest: the first 16 bytes of SHA-256 of stats and groups")
     return request
-
-
-def _digested(request: SyncRequest) -> bytes:
-    return request.touched + request.stats if isinstance(request, BlockSyncRequest) else request.stats
 
 
 def decode_reply(body: bytes) -> SyncReply:
@@ -236,18 +234,14 @@ def expanded_numbers(request: BlockSyncRequest, blocks: int) -> Vector:
 
 def groups_of(request: SyncRequest) -> GroupSums:
     """The rewards by group in a request."""
-    return GroupSums.from_bytes(_group_bytes(request))
-
-
-def _group_bytes(request: SyncRequest) -> bytes:
-    return b"" if request.groups is msgspec.UNSET else request.groups
+    return GroupSums.from_bytes(request.groups or b"")
 
 
 def request_of(upload: Upload, *, model_version: int = 0, unsent: int = 0) -> SyncRequest:
     """An upload, ready for the wire."""
     if upload.stats.blocks > 1:
         return _block_request_of(upload, model_version, unsent)
-    stats, groups = packed_bytes(upload.stats), upload.groups.to_bytes()
+    stats, groups = packed_bytes(upload.stats), b"" if upload.groups == NO_GROUPS else upload.groups.to_bytes()
     if upload.width:  # a retry is the same bytes again
         stats = leading_columns(np.frombuffer(stats, dtype="<f8"), upload.width).tobytes()
     pause_point()

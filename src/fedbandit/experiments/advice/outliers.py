@@ -50,7 +50,6 @@ class _Sums:
         self.A = np.stack([fit.Z[part].T @ fit.Z[part] for part in fit.parts])
         self.c = np.stack([fit.Z[part].T @ fit.y[part] for part in fit.parts])
         self.yy = np.array([fit.y[part] @ fit.y[part] for part in fit.parts])
-        self.total_A: Matrix = self.A.sum(axis=0)
         self.ranks = np.array([basis.shape[1] for basis in fit.own_bases])
         own = np.array([self._left(self.A[m], self.c[m], self.yy[m]) for m in range(fit.n_agents)])
         self.own: Vector = np.where(fit.counts > self.ranks, own, 0.0)

@@ -68,7 +68,9 @@ class Authenticator:
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
-        self._cached: dict[bytes, Principal] = {}
+        # Agents whose tokens were presented before. It saves a query and decides nothing: the transaction that merges
+        # an upload compares the hash with the agent's row, so that revoking is immediate on every replica.
+        self.known: dict[bytes, Principal] = {}
         self._scrapers: dict[bytes, Principal] = {}
 
     async def principal(self, authorization: str | None) -> Principal:
@@ -97,29 +99,21 @@ class Authenticator:
             self._scrapers[token_hash] = principal
         return principal, True
 
-    def cached(self, token_hash: bytes) -> Principal | None:
-        """The owner of a token that was presented before, None if it is not cached.
-
-        The cache saves a query and decides nothing: the transaction that merges an upload compares the hash with the
-        agent's row, so that revoking is immediate on every replica.
-        """
-        return self._cached.get(token_hash)
-
     async def agent(self, token_hash: bytes, model: str) -> Principal:
         """The agent of an exchange; the result is cached."""
-        principal = self._cached.get(token_hash)
+        principal = self.known.get(token_hash)
         if principal is None:
             principal = await self._look_up(token_hash)
-            if len(self._cached) >= MAX_CACHED:
-                self._cached.clear()
-            self._cached[token_hash] = principal
+            if len(self.known) >= MAX_CACHED:
+                self.known.clear()
+            self.known[token_hash] = principal
         mark_authenticated()
         require(principal, "agent", model=model)
         return principal
 
     async def explain(self, token_hash: bytes) -> None:
         """Remove a cached token that the store refused, and raise the reason."""
-        self._cached.pop(token_hash, None)
+        self.known.pop(token_hash, None)
         await self._look_up(token_hash)
 
     async def _look_up(self, token_hash: bytes) -> Principal:

@@ -57,17 +57,17 @@ class ExchangeEndpoint:
             await handler.look_up(context)
         try:
             async with read_body(
-                scope, receive, handler.memory, limit=context.max_bytes, timeout_s=handler.body_timeout_s
+                scope, receive, handler.memory, limit=context.cached.max_bytes, timeout_s=handler.body_timeout_s
             ) as body:
                 handler.require_capacity(context.model)  # other uploads may have arrived since the first check
-                if context.settings.dim < LARGE_DIM:
+                if context.cached.settings.dim < LARGE_DIM:
                     upload = handler.checked(context, body)
                 else:
                     upload = await asyncio.to_thread(handler.checked, context, body)
                 result = await self._coordinator.receive(context.model, upload)
         except FedbanditError as error:
             raise await handler.explain(context, error) from None
-        if context.settings.dim < LARGE_DIM:
+        if context.cached.settings.dim < LARGE_DIM:
             return handler.accepted(context, result)
         return await asyncio.to_thread(handler.accepted, context, result)
 

@@ -59,18 +59,14 @@ class EpochState:
         self.restarts.append(ModelRestart(agent, reason))
         return prior_of(self.settings)
 
-    def merged(self, state: Vector, numbers: Vector, upload_clock: int) -> Vector:
-        """The sums with an upload; the clock goes on by its observations."""
-        n_obs = int(numbers[-3])
-        clock, drift = self.clock + n_obs, self.settings.drift
-        if isinstance(drift, Discount):
-            prior = prior_of(self.settings)
-            older = weighted(state - prior, drift.weight(n_obs))
-            state = prior + older + weighted(numbers, drift.weight(clock - min(upload_clock, clock)))
-        else:
-            state = state + numbers
-        self.clock = clock
-        return state
+    def aged(self, state: Vector, numbers: Vector, upload_clock: int) -> Vector:
+        """The sums with an upload, all weighted by age where the model discounts."""
+        drift, n_obs = self.settings.drift, int(numbers[-3])
+        if not isinstance(drift, Discount):
+            return state + numbers
+        clock, prior = self.clock + n_obs, prior_of(self.settings)
+        older = weighted(state - prior, drift.weight(n_obs))
+        return prior + older + weighted(numbers, drift.weight(clock - min(upload_clock, clock)))
 
     def moved(self, total: Vector, stamp: int) -> Vector:
         """The sums of one agent as of this stamp, weighted for the clock now."""

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
-from fedbandit.core.plausibility import require_plausible_groups
+from fedbandit.core.arrays import Vector
+from fedbandit.core.block_packing import with_columns
+from fedbandit.core.group_sums import NO_GROUPS
+from fedbandit.core.plausibility import (
+    Bounds,
+    information,
+    require_plausible,
+    require_plausible_blocks,
+    require_plausible_groups,
+)
 from fedbandit.errors import (
     BodyTooLarge,
     DimensionMismatch,
@@ -26,10 +36,9 @@ from fedbandit.service.admin.auth import bearer_hash, require
 from fedbandit.service.container import Container
 from fedbandit.service.exchange.coordinator import MergeResult
 from fedbandit.service.exchange.ledger import IncomingUpload
-from fedbandit.service.exchange.upload_checks import plausible_numbers
 from fedbandit.service.http import error_responses
 from fedbandit.service.http.connections import mark_authenticated
-from fedbandit.service.model import epoch_fields
+from fedbandit.service.model import Model, epoch_fields
 from fedbandit.service.stores.base import MergedBatch
 from fedbandit.wire import codec
 from fedbandit.wire.settings import ModelSettings
@@ -52,33 +61,35 @@ class ExchangeReply(NamedTuple):
     headers: HeaderPairs
 
 
+class CachedSettings(NamedTuple):
+    """The settings of a model, and what follows from them for its uploads.
+
+    They may have changed since, or another model may have the name: the transaction of the merge compares the id.
+    """
+
+    settings: ModelSettings
+    settings_id: str
+    bounds: Bounds
+    max_bytes: int  # the largest body that can be an upload
+
+    @classmethod
+    def of(cls, model: Model) -> CachedSettings:
+        """The settings of a model that was read from the store."""
+        settings = model.settings
+        return cls(settings, model.settings_id, settings.bounds, codec.max_bytes(settings.dim, settings.blocks))
+
+
+@dataclass(slots=True)
 class ExchangeContext:
     """One exchange: the agent, the model and its settings, and the fields of the log entry."""
 
-    __slots__ = ("agent", "log", "model", "request_id", "settings", "settings_id", "started", "token_hash")
-
-    agent: str
-    token_hash: bytes
-    settings: ModelSettings
-    settings_id: str
-
-    def __init__(self, model: str, request_id: str) -> None:
-        self.started = time.perf_counter()
-        self.model = model
-        self.request_id = request_id
-        self.log: dict[str, Any] = {"request": request_id, "model": model}
-
-    @property
-    def max_bytes(self) -> int:
-        """The largest body that can be an upload to this model."""
-        return codec.max_bytes(self.settings.dim, self.settings.blocks)
-
-
-class _CachedSettings(NamedTuple):
-    """The settings of a model and their id: they may have changed since, or another model may have the name."""
-
-    settings: ModelSettings
-    settings_id: str
+    model: str
+    request_id: str
+    log: dict[str, Any]
+    started: float
+    agent: str = field(init=False)
+    token_hash: bytes = field(init=False)
+    cached: CachedSettings = field(init=False)
 
 
 class _BatchHeaders(NamedTuple):
@@ -97,7 +108,7 @@ class ExchangeHandler:
 
     def __init__(self, container: Container) -> None:
         self._container = container
-        self._settings: dict[str, _CachedSettings] = {}
+        self._settings: dict[str, CachedSettings] = {}
         self._iteration_started: float | None = None
         self._max_iteration_s = container.settings.max_turn_ms / 1e3
         self._shed_replies: dict[str, ExchangeReply] = {}
@@ -109,10 +120,11 @@ class ExchangeHandler:
 
     def begin(self, model: str) -> ExchangeContext:
         """Start the context of one exchange."""
-        return ExchangeContext(model, self._container.request_ids.next())
+        request_id = self._container.request_ids.next()
+        return ExchangeContext(model, request_id, {"request": request_id, "model": model}, time.perf_counter())
 
-    def overload_reason(self, model: str) -> str | None:
-        """Why no upload can be accepted now, None if one can.
+    def require_capacity(self, model: str) -> None:
+        """Raise `Overloaded` if no upload can be accepted now.
 
         Either the queue is full, or one iteration of the event loop has handled uploads for too long. Past saturation
         the backlog is in sockets that were not read yet, where the coordinator cannot see it; but the more of them are
@@ -123,12 +135,8 @@ class ExchangeHandler:
             self._iteration_started = now
             asyncio.get_running_loop().call_soon(self._end_iteration)
         elif now - self._iteration_started > self._max_iteration_s:
-            return "more uploads arrived at once than can be read in time"
-        return self._container.coordinator.overload_reason(model)
-
-    def require_capacity(self, model: str) -> None:
-        """Raise `Overloaded` if `overload_reason` gives one."""
-        reason = self.overload_reason(model)
+            raise Overloaded("more uploads arrived at once than can be read in time")
+        reason = self._container.coordinator.overload_reason(model)
         if reason is not None:
             raise Overloaded(reason)
 
@@ -138,14 +146,14 @@ class ExchangeHandler:
     def authenticate(self, context: ExchangeContext, authorization: str | None) -> bool:
         """Identify the agent and the settings of the model from the caches; False if the store must be asked."""
         context.token_hash = bearer_hash(authorization)
-        principal = self._container.authenticator.cached(context.token_hash)
-        settings = self._settings.get(context.model)
-        if principal is None or settings is None:
+        principal = self._container.authenticator.known.get(context.token_hash)
+        cached = self._settings.get(context.model)
+        if principal is None or cached is None:
             return False
         require(principal, "agent", model=context.model)
         mark_authenticated()
         context.agent = context.log["agent"] = principal.name
-        context.settings, context.settings_id = settings
+        context.cached = cached
         return True
 
     async def look_up(self, context: ExchangeContext) -> None:
@@ -153,22 +161,21 @@ class ExchangeHandler:
         principal = await self._container.authenticator.agent(context.token_hash, context.model)
         context.agent = context.log["agent"] = principal.name
         # Read again for every new token: it may belong to a model that was deleted and created again.
-        model = await self._container.store.load(context.model)
-        settings = self._settings[context.model] = _CachedSettings(model.settings, model.settings_id)
-        context.settings, context.settings_id = settings
+        context.cached = CachedSettings.of(await self._container.store.load(context.model))
+        self._settings[context.model] = context.cached
 
     def checked(self, context: ExchangeContext, body: bytes) -> IncomingUpload:
         """The upload in a body, if it is from this agent, fits the model and is plausible; O(d³)."""
         request = codec.decode_request(body)
-        settings = context.settings
+        settings = context.cached.settings
         context.log["sequence"] = request.sequence
         if request.agent != context.agent:
             raise Forbidden(f"this token belongs to agent {context.agent!r}, the upload names {request.agent!r}")
         if not request.incarnation.isprintable():
             raise FormatError("the message is malformed; expected a printable incarnation")
-        numbers, most = plausible_numbers(request, settings)
-        groups = codec.groups_of(request)
-        if groups:
+        numbers, most = plausible_numbers(request, settings, context.cached.bounds)
+        groups = NO_GROUPS
+        if request.groups and (groups := codec.groups_of(request)):
             if not settings.control:
                 raise ImplausibleUpload("the model has no control group, and the upload has rewards by group")
             require_plausible_groups(groups, numbers)
@@ -185,7 +192,7 @@ class ExchangeHandler:
             model_version=min(request.model_version, MAX_COUNT),
             unsent=min(request.unsent, MAX_COUNT),
             n_bytes=len(body),
-            settings_id=context.settings_id,
+            settings_id=context.cached.settings_id,
             groups=groups,
             epoch=request.epoch or 0,
             alarm=request.alarm or False,
@@ -209,7 +216,7 @@ class ExchangeHandler:
 
     async def _is_current(self, context: ExchangeContext) -> bool:
         try:
-            return (await self._container.store.load(context.model)).settings_id == context.settings_id
+            return (await self._container.store.load(context.model)).settings_id == context.cached.settings_id
         except UnknownModel:
             return False
 
@@ -223,6 +230,8 @@ class ExchangeHandler:
             if model.n_rewards:
                 headers = (*headers, (codec.REWARDS_HEADER.encode(), b"%d" % model.n_rewards))
             batch = self._batch = _BatchHeaders(merged, headers, model.settings_id)
+        is_of_time = model.epoch or model.settings.drift is not None or acknowledged.discarded
+        epoch = epoch_fields(model, acknowledged.discarded, acknowledged.outcome) if is_of_time else {}
         reply = codec.make_reply(
             model.settings.blocks,
             agent=context.agent,
@@ -232,7 +241,7 @@ class ExchangeHandler:
             stats=merged.packed,
             settings=batch.settings_id,
             excluded=True if acknowledged.excluded else UNSET,
-            **epoch_fields(model, acknowledged.discarded, acknowledged.outcome),
+            **epoch,
         )
         context.log["version"] = model.version
         word = "merged" if acknowledged.is_new else "repeated"
@@ -292,3 +301,31 @@ class ExchangeHandler:
     def _log_shed(self) -> None:
         self._container.log.warning("load_shedding", n=self._n_shed, error=Overloaded.code)
         self._n_shed = 0
+
+
+def plausible_numbers(request: codec.SyncRequest, settings: ModelSettings, bounds: Bounds) -> tuple[Vector, float]:
+    """The packed numbers of an upload, and the most that log det can have grown by them.
+
+    `DimensionMismatch` if it is for another model, `NotFinite` or `ImplausibleUpload` if no data could give them. To a
+    model with blocks an upload brings those that it touched. It may know fewer blocks than the model has: blocks are
+    added at the end (`models widen`), so what an agent gathered before still says the same. So are features.
+    """
+    if not isinstance(request, codec.BlockSyncRequest):
+        if request.dim not in (settings.dim, *settings.earlier_dims) or settings.blocks > 1:
+            raise _mismatch(settings, f"{request.dim}")
+        numbers = codec.numbers_of(request)
+        require_plausible(numbers, request.dim, bounds)
+        most = information(numbers, request.dim, settings.lam)
+        return numbers if request.dim == settings.dim else with_columns(numbers, settings.dim), most
+    p = settings.dim // settings.blocks
+    if settings.blocks == 1 or request.dim != p * request.blocks or request.blocks > settings.blocks:
+        raise _mismatch(settings, f"{request.dim} in {request.blocks} blocks")
+    numbers, n_touched = codec.numbers_of(request), len(request.touched) // 4
+    require_plausible_blocks(numbers, p, n_touched, bounds)
+    most = information(numbers, p * n_touched, settings.lam, max(n_touched, 1))
+    return codec.expanded_numbers(request, settings.blocks), most
+
+
+def _mismatch(settings: ModelSettings, found: str) -> DimensionMismatch:
+    blocks = f" in {settings.blocks} blocks" if settings.blocks > 1 else ""
+    return DimensionMismatch(f"expected an upload with {settings.dim} features{blocks}, got {found}")

@@ -136,35 +136,35 @@ class Fold:
 
     def run(self, batch: Sequence[IncomingUpload], *, now: float) -> list[MergeOutcome]:
         """For each upload what is acknowledged after the whole batch, or why it was refused."""
-        taken = [self._decide(upload, now) for upload in batch]
-        return [self._outcome(upload, result) for upload, result in zip(batch, taken, strict=True)]
-
-    def _decide(self, upload: IncomingUpload, now: float) -> str | FedbanditError | None:
-        try:
-            return self._take(upload, now)
-        except FedbanditError as error:
-            return error
-
-    def _outcome(self, upload: IncomingUpload, result: str | FedbanditError | None) -> MergeOutcome:
-        if isinstance(result, FedbanditError):
-            return result
-        agent = self.agents[upload.agent]
-        sequence = agent.sequence if agent.incarnation == upload.incarnation else 0
-        return Acknowledged(sequence, result is not None, agent.quarantined, result or "", agent.n_discarded)
+        taken: list[str | FedbanditError | None] = []
+        for upload in batch:
+            try:
+                taken.append(self._take(upload, now))
+            except FedbanditError as error:
+                taken.append(error)
+        outcomes: list[MergeOutcome] = []
+        for upload, result in zip(batch, taken, strict=True):
+            if isinstance(result, FedbanditError):
+                outcomes.append(result)
+                continue
+            agent = self.agents[upload.agent]
+            sequence = agent.sequence if agent.incarnation == upload.incarnation else 0
+            is_new = result is not None
+            outcomes.append(Acknowledged(sequence, is_new, agent.quarantined, result or "", agent.n_discarded))
+        return outcomes
 
     def _take(self, upload: IncomingUpload, now: float) -> str | None:
         """Merge the upload, or discard it and say why, if it is the next of its agent; None if it was before."""
-        upload = self._fitted(upload)
+        if self.settings.blocks > 1:
+            upload = self._fitted(upload)
         agent = self._authenticated(upload, now)
         if not self._is_next(agent, upload):
             return None
-        self._require_known_epoch(agent, upload)
-        outcome = self.world.outcome_of(upload.epoch, upload.alarm and not agent.quarantined)
-        total = self._total(agent, upload)
-        if outcome:
-            self._require_rate(agent, upload, now)
-        else:
-            self._require_bounded(agent, upload, total, now)
+        outcome = "" if upload.epoch == self.world.epoch and not upload.alarm else self._epoch_outcome(agent, upload)
+        n_obs = agent.n_obs + agent.n_discarded
+        require_rate(self.settings, agent.name, n_obs, float(upload.numbers[-3]), now - agent.created)
+        if not (outcome or agent.quarantined):
+            self._require_bounded(agent, upload)
         if agent.incarnation and agent.incarnation != upload.incarnation:
             self.newly_retired[agent.name, agent.incarnation] = SUPERSEDED
         self.n_uploads += 1
@@ -176,13 +176,17 @@ class Fold:
             self._merge(agent, upload)
         return outcome
 
-    def _require_known_epoch(self, agent: AgentRow, upload: IncomingUpload) -> None:
-        """Only models whose agents may restart them learn of a restart by an upload."""
+    def _epoch_outcome(self, agent: AgentRow, upload: IncomingUpload) -> str:
+        """Why an upload of another epoch, or with an alarm, is discarded; "" if it is merged.
+
+        Only models whose agents may restart them learn of a restart by an upload.
+        """
         if upload.epoch > self.world.epoch and not isinstance(self.settings.drift, Restart) and not agent.quarantined:
             raise LaterEpoch(
                 f"agent {agent.name!r} is in epoch {upload.epoch}, the model in epoch {self.world.epoch}: the server "
                 f"was restored to a state before a restart. `models restart` brings the model there again"
             )
+        return self.world.outcome_of(upload.epoch, upload.alarm and not agent.quarantined)
 
     def _discard(self, agent: AgentRow, upload: IncomingUpload, outcome: str) -> None:
         n_obs = int(upload.numbers[-3])
@@ -196,17 +200,24 @@ class Fold:
             self._restart(agent.name, BY_UPLOAD, upload.epoch)
         before, n_obs = self.state, int(upload.numbers[-3])
         if not agent.quarantined:
-            self.state = self.world.merged(before, upload.numbers, upload.clock)
+            if self.settings.drift is None:
+                self.state = before + upload.numbers
+            else:
+                self.state = self.world.aged(before, upload.numbers, upload.clock)
+            self.world.clock += n_obs
             self.version += 1
             self.growth = self.growth.add(upload.growth)
-            self.groups += upload.groups
         agent.total = self._total(agent, upload).tobytes()
         agent.epoch, agent.stamp = self.world.epoch, self.world.clock
         agent.n_obs += n_obs
         agent.reward_sum += float(upload.numbers[-2])
-        if upload.groups:
+        if upload.groups != NO_GROUPS:
             agent.groups = (GroupSums.from_bytes(agent.groups) + upload.groups).to_bytes()
-        if not agent.quarantined and self.world.finds_change(before, upload.numbers, self.state):
+            if not agent.quarantined:
+                self.groups += upload.groups
+        if self.settings.drift is None or agent.quarantined:
+            return
+        if self.world.finds_change(before, upload.numbers, self.state):
             self._restart(agent.name, BY_SERVER)
 
     def _restart(self, agent: str, reason: str, epoch: int | None = None) -> None:
@@ -215,34 +226,28 @@ class Fold:
 
     def _total(self, agent: AgentRow, upload: IncomingUpload) -> Vector:
         """The agent's sums of this epoch with the upload, discounted for the clock now."""
+        total = None if agent.total is None or agent.epoch != self.world.epoch else agent.total
+        if self.settings.drift is None:
+            return upload.numbers if total is None else np.frombuffer(total, dtype="<f8") + upload.numbers
         new = weighted(upload.numbers, self.world.weight_of(upload.clock))
-        if agent.total is None or agent.epoch != self.world.epoch:
-            return new
-        return self.world.moved(np.frombuffer(agent.total, dtype="<f8"), agent.stamp) + new
-
-    def _require_rate(self, agent: AgentRow, upload: IncomingUpload, now: float) -> None:
-        n_obs = agent.n_obs + agent.n_discarded
-        require_rate(self.settings, agent.name, n_obs, float(upload.numbers[-3]), now - agent.created)
+        return new if total is None else self.world.moved(np.frombuffer(total, dtype="<f8"), agent.stamp) + new
 
     def _fitted(self, upload: IncomingUpload) -> IncomingUpload:
         """The upload with as many blocks as the model has now, which may have been widened since the check."""
         settings, n = self.settings, len(upload.numbers) - 3
         p = settings.dim // settings.blocks
         per_block = p * (p + 1) // 2 + p
-        if settings.blocks == 1 or n % per_block or not 0 < n // per_block < settings.blocks:
+        if n % per_block or not 0 < n // per_block < settings.blocks:
             return upload
         return upload._replace(numbers=widened(upload.numbers, p, settings.blocks))
 
-    def _require_bounded(self, agent: AgentRow, upload: IncomingUpload, total: Vector, now: float) -> None:
-        """Refuse an upload beyond the limits of one agent's influence; in quarantine only the rate is limited."""
-        self._require_rate(agent, upload, now)
-        if agent.quarantined:
-            return
+    def _require_bounded(self, agent: AgentRow, upload: IncomingUpload) -> None:
+        """Refuse an upload beyond the limits of one agent's influence."""
         if self.state[-3] > MAX_TOTAL - upload.numbers[-3]:  # exact: a sum just above 2⁵³ would be rounded down
             raise ImplausibleUpload(f"the model would count more than {MAX_TOTAL} observations")
         require_decidable(self.settings, float(self.state[-1] + upload.numbers[-1]))
         if self.settings.max_share is not None:
-            require_share(self.settings, agent.name, self.state + upload.numbers, total)
+            require_share(self.settings, agent.name, self.state + upload.numbers, self._total(agent, upload))
 
     def _authenticated(self, upload: IncomingUpload, now: float) -> AgentRow:
         """The row of the agent whose token came with the upload; the row decides, not a cache."""
@@ -290,8 +295,3 @@ class Fold:
         agent.model_version = upload.model_version
         agent.last_seen = now
         self.changed[agent.name] = agent
-
-
-def add_packed(total: bytes, numbers: Vector) -> bytes:
-    """The sum of two packed sums."""
-    return (np.frombuffer(total, dtype="<f8") + numbers).tobytes()

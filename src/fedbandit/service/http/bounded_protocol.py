@@ -77,7 +77,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._update_timer()
         # Free the bodies now: cycles of references may stay until the next garbage collection.
         for cycle in (self.cycle, *(queued for queued, _ in self.pipeline)):
-            _clear_body(cycle)
+            if isinstance(cycle, RequestResponseCycle):
+                cycle.body = bytearray()
         self.pipeline.clear()
         self.cycle = cast(Any, None)
 
@@ -98,7 +99,7 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._n_discarded > MAX_DISCARDED_BYTES:
                 self.abort()
             return
-        self._connections.busy(self)
+        self._connections.idle.pop(self, None)
         self._unset_keepalive_if_required()
         self._request_began = False
         self._feed(memoryview(data))
@@ -172,7 +173,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._in_head = False
         self._had_callback = True
-        self._stop_timer("_incomplete_timer")
+        if self._incomplete_timer is not None:
+            self._stop_timer("_incomplete_timer")
 
     def _decline_upgrade(self) -> None:
         """Parse the request again without its offer of another protocol, as HTTP permits.
@@ -285,7 +287,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if cycle is None:  # the client left while requests were pipelined, which uvicorn does not tell the first one
             return
         if cycle.response_complete:
-            _clear_body(cycle)
+            cycle.body = bytearray()  # free what the application did not read
         self._output.flush()
         if self.flow.write_paused and not self.transport.is_closing():
             self._awaits_client = True
@@ -296,7 +298,7 @@ class BoundedProtocol(HttpToolsProtocol):
         is_last = not self.pipeline
         super().on_response_complete()
         if is_last:
-            self._connections.idle(self)
+            self._connections.idle[self] = None
         self._update_timer()
 
     def pause_writing(self) -> None:
@@ -336,7 +338,7 @@ class BoundedProtocol(HttpToolsProtocol):
             settings = self._settings
             timeout_s = settings.head_timeout_s if self._in_head else settings.body_timeout_s
             self._incomplete_timer = self.loop.call_later(timeout_s, self._close_incomplete)
-        elif not is_incomplete:
+        elif not is_incomplete and self._incomplete_timer is not None:
             self._stop_timer("_incomplete_timer")
 
     def _is_incomplete(self) -> bool:
@@ -354,9 +356,3 @@ class BoundedProtocol(HttpToolsProtocol):
         if timer is not None:
             timer.cancel()
             setattr(self, name, None)
-
-
-def _clear_body(cycle: RequestResponseCycle | None) -> None:
-    """Free what the application did not read."""
-    if isinstance(cycle, RequestResponseCycle):
-        cycle.body = bytearray()

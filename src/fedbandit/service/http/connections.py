@@ -1,4 +1,4 @@
-"""All open connections of a server process: their number, which are closed first, and the memory of unread responses.
+"""All open connections of a server process: their number, which are closed first, the memory of bodies and responses.
 
 At the limit a connection that has presented no valid token is closed before one that has, the oldest first.
 """
@@ -11,7 +11,7 @@ from collections import Counter
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from fedbandit.service.http.body_memory import BodyMemory
+from fedbandit.errors import Overloaded
 from fedbandit.service.settings import ServerSettings
 from fedbandit.service.telemetry import Metrics, RequestIds
 
@@ -53,6 +53,24 @@ def body_read_begins() -> bool:
     return current is not None and current[1].body_read_begins()
 
 
+class BodyMemory:
+    """Counts the bytes of request bodies in memory, and refuses to exceed `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.n_bytes = 0
+
+    def reserve(self, n_bytes: int) -> None:
+        """Reserve memory before a body is read; `Overloaded` if the budget is used up. Pair with `release`."""
+        if self.n_bytes + n_bytes > self._limit:
+            raise Overloaded("too many bodies are in memory")
+        self.n_bytes += n_bytes
+
+    def release(self, n_bytes: int) -> None:
+        """Return memory that was reserved."""
+        self.n_bytes -= n_bytes
+
+
 class Connections:
     """A registry that bounds the number of connections and the memory of unread responses."""
 
@@ -67,7 +85,7 @@ class Connections:
         self._max_unsent = settings.max_outgoing_mb << 20
         self._anonymous: dict[Connection, None] = {}  # no valid token so far; oldest first
         self._authenticated: set[Connection] = set()
-        self._idle: dict[Connection, None] = {}  # between requests; longest idle first
+        self.idle: dict[Connection, None] = {}  # all requests answered, and the next one not begun; longest idle first
         self._unsent: dict[Connection, int] = {}  # responses larger than the client's buffers; oldest first
         self._n_unsent = 0
         self._reasons: Counter[str] = Counter()
@@ -87,7 +105,7 @@ class Connections:
             return True
         victim = next(iter(self._anonymous))
         if victim is connection:
-            victim = next(iter(self._idle), connection)
+            victim = next(iter(self.idle), connection)
         if victim is not connection:
             self.drop(victim, "connection_limit")
         return victim is not connection
@@ -98,19 +116,11 @@ class Connections:
             del self._anonymous[connection]
             self._authenticated.add(connection)
 
-    def idle(self, connection: Connection) -> None:
-        """All requests are answered, and the next one has not begun."""
-        self._idle[connection] = None
-
-    def busy(self, connection: Connection) -> None:
-        """The next request has begun."""
-        self._idle.pop(connection, None)
-
     def closed(self, connection: Connection) -> None:
         """Remove a connection; nothing happens if it is not registered."""
         self._anonymous.pop(connection, None)
         self._authenticated.discard(connection)
-        self._idle.pop(connection, None)
+        self.idle.pop(connection, None)
         self.sent(connection)
 
     def unsent(self, connection: Connection) -> None:

@@ -7,8 +7,7 @@ import asyncio
 from starlette.types import Receive, Scope
 
 from fedbandit.errors import BodyTooLarge, BodyTooSlow
-from fedbandit.service.http.body_memory import BodyMemory
-from fedbandit.service.http.connections import body_read_begins
+from fedbandit.service.http.connections import BodyMemory, body_read_begins
 
 LARGE_BYTES = 1 << 20  # from this size on, pieces are joined outside the event loop
 
@@ -32,7 +31,14 @@ class read_body:  # noqa: N801 - used like a function
         self._memory = memory
         self._limit = limit
         self._timeout_s = timeout_s
-        self._length = _declared_length(scope, limit)
+        self._length = 0
+        for name, value in scope["headers"]:
+            if name == b"content-length":
+                self._length = int(value) if value.isdigit() else 0  # the HTTP parser has refused anything but digits
+                break
+            if name == b"transfer-encoding":
+                self._length = limit
+                break
 
     async def __aenter__(self) -> bytes:
         if self._length > self._limit:
@@ -76,15 +82,6 @@ class read_body:  # noqa: N801 - used like a function
 
     def _too_large(self) -> BodyTooLarge:
         return BodyTooLarge(f"expected at most {self._limit} bytes")
-
-
-def _declared_length(scope: Scope, limit: int) -> int:
-    for name, value in scope["headers"]:
-        if name == b"content-length":
-            return int(value) if value.isdigit() else 0  # the HTTP parser has refused anything but digits
-        if name == b"transfer-encoding":
-            return limit
-    return 0
 
 
 def header(scope: Scope, name: bytes) -> str | None:

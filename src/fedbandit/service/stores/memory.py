@@ -112,8 +112,7 @@ class MemoryStore(MemoryEnrolments, MemoryRewards):
         for agent in {name for name, _ in fold.newly_retired}:
             _trim_retired(entry, agent)
         if fold.n_uploads:
-            entry.model, entry.packed = rows.folded(entry.model, fold)
-            entry.detector = fold.world.packed_detector()
+            entry.model, entry.packed, entry.detector = rows.folded(entry.model, fold)
         return MergedBatch(_counted(entry), entry.packed, outcomes, fold.n_uploads, fold.world.restarts)
 
     async def restart(self, model: str, *, now: float) -> Model:

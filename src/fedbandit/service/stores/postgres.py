@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
-import numpy as np
 
 from fedbandit.core.group_sums import NO_GROUPS, GroupSums
 from fedbandit.errors import AlreadyExists, StoreUnavailable, UnknownAgent, UnknownModel
@@ -185,9 +184,9 @@ class PostgresStore(PostgresEnrolments, PostgresRewards):
             outcomes = fold.run(batch, now=now)
             if fold.n_uploads == 0:
                 return MergedBatch(before, packed, outcomes, 0)
-            after, packed = rows.folded(before, fold)
+            after, packed, detector = rows.folded(before, fold)
             agents = zip(*(rows.agent_values(agent) for agent in fold.changed.values()), strict=True)
-            values = rows.model_values(after, packed, fold.world.packed_detector())
+            values = rows.model_values(after, packed, detector)
             await connection.execute(_WRITE, *map(list, agents), *values, row["id"])
             for (name, incarnation), why in fold.newly_retired.items():
                 await _retire(connection, fold.agents[name].id, incarnation, why, now)
@@ -452,11 +451,10 @@ async def _fold(
 async def _recomputed(connection: Any, row: Any) -> Model:
     """Recompute the state as λI plus the sums of all agents not in quarantine, in the caller's transaction."""
     before = rows.model_of(row)
-    total, world = prior_of(before.settings), rows.epoch_of(before)
-    groups = NO_GROUPS
+    total, groups = prior_of(before.settings), NO_GROUPS
     async for agent in connection.cursor(rows.COUNTED_SUMS.format(model="$1"), row["id"], prefetch=100):
         if agent["total"] is not None:
-            total += world.moved(np.frombuffer(agent["total"], dtype="<f8"), agent["stamp"])
+            total += rows.moved(before, agent["total"], agent["stamp"])
         groups += GroupSums.from_bytes(agent["reward_groups"])
     after = rows.corrected(before, total.tobytes(), groups)
     await _write_model(connection, row["id"], after, total.tobytes())

@@ -24,8 +24,8 @@ TOKEN_S = 90 * 86400.0  # a decision token is valid for this long, and what it b
 SLACK_S = 86400.0  # for clocks that differ
 HORIZON = ""  # decision of the row whose reward is the time up to which booked rewards were removed
 
+# The last three are what an owner may answer.
 WAITING, BOOKED, NOT_PENDING, REFUSED = "waiting", "booked", "not_pending", "refused"
-OUTCOMES = (BOOKED, NOT_PENDING, REFUSED)  # what an owner may answer
 DECISION = re.compile(r"([0-9a-f]{1,32})-[0-9]{1,19}")
 
 

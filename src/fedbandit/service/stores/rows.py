@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedbandit.core.arrays import Vector
 from fedbandit.core.block_packing import widened, with_columns
 from fedbandit.core.group_sums import NO_GROUPS, GroupSums
 from fedbandit.service.exchange.epochs import EpochState, prior_of, widened_tests
@@ -82,7 +83,7 @@ def model_of(row: Row) -> Model:
         growth=GrowthWindow(row[11], row[12], row[13], row[14]),
         generation=row[15],
         n_retired=row[16],
-        groups=GroupSums.from_bytes(row[17]),
+        groups=GroupSums.from_bytes(row[17]) if row[17] else NO_GROUPS,
         epoch=row[18],
         clock=row[19],
         n_discarded=row[20],
@@ -99,8 +100,7 @@ def agent_of(row: Row) -> AgentRecord:
 
 def ledger_of(rows: Iterable[Row]) -> dict[str, AgentRow]:
     """The working copies in rows of `LEDGER_COLUMNS`."""
-    agents = (AgentRow(*row) for row in rows)
-    return {agent.name: agent for agent in agents}
+    return {row[0]: AgentRow(*row) for row in rows}
 
 
 def incarnations_to_look_up(
@@ -123,19 +123,22 @@ def fold_of(
     retired: Mapping[tuple[str, str], str],
 ) -> Fold:
     """A fold that starts from what was read."""
-    state = np.frombuffer(packed, dtype="<f8").copy()
-    settings, world = (model.settings, model.settings_id), epoch_of(model, detector)
-    return Fold(*settings, model.version, state, model.growth, agents, retired, world, groups=model.groups)
+    return Fold(
+        model.settings,
+        model.settings_id,
+        model.version,
+        np.frombuffer(packed, dtype="<f8").copy(),
+        model.growth,
+        agents,
+        retired,
+        EpochState(model.settings, model.epoch, model.clock, model.n_discarded, detector),
+        groups=model.groups,
+    )
 
 
-def epoch_of(model: Model, detector: bytes | None = None) -> EpochState:
-    """The epoch that a fold starts from."""
-    return EpochState(model.settings, model.epoch, model.clock, model.n_discarded, detector)
-
-
-def folded(model: Model, fold: Fold) -> tuple[Model, bytes]:
-    """The model and its packed sums after a fold."""
-    packed = fold.state.tobytes()
+def folded(model: Model, fold: Fold) -> tuple[Model, bytes, bytes | None]:
+    """The model, its packed sums and the blocks of its tests for a change after a fold."""
+    detector = None if model.settings.drift is None else fold.world.packed_detector()
     n_obs, reward_sum, reward_sq_sum = fold.state[-3:].tolist()
     model = replace(
         model,
@@ -152,7 +155,7 @@ def folded(model: Model, fold: Fold) -> tuple[Model, bytes]:
         clock=fold.world.clock,
         n_discarded=fold.world.n_discarded,
     )
-    return model, packed
+    return model, fold.state.tobytes(), detector
 
 
 def widened_model(
@@ -194,7 +197,7 @@ def model_values(model: Model, packed: bytes, detector: bytes | None) -> tuple[A
         growth.previous,
         growth.most,
         model.generation,
-        model.groups.to_bytes(),
+        b"" if model.groups == NO_GROUPS else model.groups.to_bytes(),
         model.epoch,
         model.clock,
         model.n_discarded,
@@ -275,11 +278,10 @@ def restarted(model: Model) -> tuple[Model, bytes]:
 
 def recomputed(model: Model, sums: Iterable[tuple[bytes | None, int]]) -> bytes:
     """λI plus the sums of agents, each as of a stamp."""
-    world = epoch_of(model)
     state = prior_of(model.settings)
     for packed, stamp in sums:
         if packed is not None:
-            state += world.moved(np.frombuffer(packed, dtype="<f8"), stamp)
+            state += moved(model, packed, stamp)
     return state.tobytes()
 
 
@@ -287,7 +289,12 @@ def contribution_of(model: Model, total: bytes | None, epoch: int, stamp: int) -
     """What the model holds of an agent with these sums; None if they are of an earlier epoch."""
     if total is None or epoch != model.epoch:
         return None
-    return epoch_of(model).moved(np.frombuffer(total, dtype="<f8"), stamp).tobytes()
+    return moved(model, total, stamp).tobytes()
+
+
+def moved(model: Model, total: bytes, stamp: int) -> Vector:
+    """The sums of one agent as of this stamp, weighted for the clock of the model."""
+    return EpochState(model.settings, clock=model.clock).moved(np.frombuffer(total, dtype="<f8"), stamp)
 
 
 def corrected(model: Model, packed: bytes, groups: GroupSums) -> Model:

@@ -12,7 +12,7 @@ from fedbandit.simulation.compiled.eager import Estimates, beta_at, copy_estimat
 from fedbandit.simulation.compiled.jit import inlined, kernel
 from fedbandit.simulation.compiled.linear import added, copy_row, exceeds, factorise
 from fedbandit.simulation.compiled.radius import RadiusTerms
-from fedbandit.simulation.compiled.round_block import TABLE, RoundBlock, RoundLog, best_of, book
+from fedbandit.simulation.compiled.round_block import TABLE, RoundBlock, RoundLog, book, earn
 from fedbandit.simulation.compiled.sums import Sums, add_pair, move
 from fedbandit.simulation.worlds import Index
 
@@ -51,7 +51,6 @@ def play_async(fleet: AsyncFleet, rule: AsyncRule, offer: RoundBlock, log: Round
     kind, K, _, table, norms, rows, means, noise, active, _, _ = offer
     sums, counts, choices, sums_at, counts_at = log
     upper, scores, squares = np.empty(K), np.empty(K), np.empty(K)
-    by_action = noise.shape[1] > 1
     estimates = fleet.estimates
     theta_hat, P = estimates.theta_hat, estimates.P
     prior = len(fleet.born)
@@ -64,11 +63,7 @@ def play_async(fleet: AsyncFleet, rule: AsyncRule, offer: RoundBlock, log: Round
         if k < 0:
             return -1 - i
         r = rows[i, k] if kind == TABLE else i * K + k
-        mean = means[i, k]
-        reward = mean + noise[i, k if by_action else 0]
-        sums[0] += best_of(means, i) - mean
-        sums[1] += reward
-        choices[i] = k
+        reward = earn(means, noise, i, k, sums, choices)
         learn(fleet, m, table, r, reward)
         counts[2] += 1
         if exceeds(estimates.growth[m], rule.log_gamma_up):

@@ -14,7 +14,7 @@ from fedbandit.simulation.compiled.choose import choose
 from fedbandit.simulation.compiled.jit import exact_inner, inlined, kernel
 from fedbandit.simulation.compiled.linear import factorise, rough_spread, solve
 from fedbandit.simulation.compiled.radius import RadiusTerms, beta_of, terms_of
-from fedbandit.simulation.compiled.round_block import TABLE, RoundBlock, RoundLog, best_of, book
+from fedbandit.simulation.compiled.round_block import TABLE, RoundBlock, RoundLog, book, earn
 from fedbandit.simulation.synchronous_fleet import in_turn, not_in_steps
 from fedbandit.simulation.worlds import Index
 
@@ -50,7 +50,6 @@ def play_dcb(fleet: DCBFleet, rule: DCBRule, offer: RoundBlock, log: RoundLog, s
     kind, K, _, table, norms, rows, means, noise, active, _, _ = offer
     sums, counts, choices, sums_at, counts_at = log
     upper, scores, squares = np.empty(K), np.empty(K), np.empty(K)
-    by_action = noise.shape[1] > 1
     theta_hat, W, betas, tops = fleet.theta_hat, fleet.W, fleet.beta, fleet.top
     n_agents = len(betas)
     step = 0
@@ -60,11 +59,7 @@ def play_dcb(fleet: DCBFleet, rule: DCBRule, offer: RoundBlock, log: RoundLog, s
         if k < 0:
             return -1 - i
         r = rows[i, k] if kind == TABLE else i * K + k
-        mean = means[i, k]
-        reward = mean + noise[i, k if by_action else 0]
-        sums[0] += best_of(means, i) - mean
-        sums[1] += reward
-        choices[i] = k
+        reward = earn(means, noise, i, k, sums, choices)
         write_pair(fleet.new, m, table, r, reward, rule.weight)
         if m == n_agents - 1:
             counts[0] += n_agents

@@ -15,7 +15,7 @@ from fedbandit.simulation.compiled.choose import choose, choose_known
 from fedbandit.simulation.compiled.jit import exact_inner, inlined, inner, kernel
 from fedbandit.simulation.compiled.lazy import LASTING, MARGIN, LazyFleet, LazyRule, adopt, fit, is_due
 from fedbandit.simulation.compiled.linear import congruence, copy_row, gram, lower_of, spread
-from fedbandit.simulation.compiled.round_block import TABLE, RoundBlock, RoundLog, best_of, book
+from fedbandit.simulation.compiled.round_block import TABLE, RoundBlock, RoundLog, book, earn
 from fedbandit.simulation.compiled.sums import Sums, add_pair, move
 from fedbandit.simulation.worlds import Index
 
@@ -67,7 +67,6 @@ def play_drift(fleet: DriftFleet, rule: DriftRule, offer: RoundBlock, log: Round
     kind, K, remembered, table, norms, rows, means, noise, active, _, _ = offer
     sums, counts, choices, sums_at, counts_at = log
     upper, scores, squares = np.empty(K), np.empty(K), np.empty(K)
-    by_action = noise.shape[1] > 1
     lazy = fleet.lazy
     theta_hat, W, value, square = lazy.theta_hat, lazy.W, lazy.value, lazy.square
     local_Sigma, local_b, local_n = lazy.local
@@ -90,11 +89,7 @@ def play_drift(fleet: DriftFleet, rule: DriftRule, offer: RoundBlock, log: Round
             gain = squares[k]
         if k < 0:
             return -1 - i
-        mean = means[i, k]
-        reward = mean + noise[i, k if by_action else 0]
-        sums[0] += best_of(means, i) - mean
-        sums[1] += reward
-        choices[i] = k
+        reward = earn(means, noise, i, k, sums, choices)
         add_pair(local_Sigma, local_b, local_n, m, table, r, reward)
         if local_n[m] == LASTING:
             P = np.empty(W.shape[1:])

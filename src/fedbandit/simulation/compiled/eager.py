@@ -12,7 +12,7 @@ from fedbandit.simulation.compiled.choose import choose
 from fedbandit.simulation.compiled.jit import inner, kernel
 from fedbandit.simulation.compiled.linear import copy_row, factorise, gram, is_stale, solve, spread
 from fedbandit.simulation.compiled.radius import RadiusTerms, beta_of
-from fedbandit.simulation.compiled.round_block import TABLE, RoundBlock, RoundLog, best_of, book
+from fedbandit.simulation.compiled.round_block import TABLE, RoundBlock, RoundLog, book, earn
 from fedbandit.simulation.compiled.sums import Sums, add_pair
 from fedbandit.simulation.worlds import Index
 
@@ -119,7 +119,6 @@ def play_eager(fleet: EagerFleet, rule: EagerRule, offer: RoundBlock, log: Round
     kind, K, _, table, norms, rows, means, noise, active, _, _ = offer
     sums, counts, choices, sums_at, counts_at = log
     upper, scores, squares = np.empty(K), np.empty(K), np.empty(K)
-    by_action = noise.shape[1] > 1
     estimates, own_sums = fleet.estimates, fleet.sums
     theta_hat, P = estimates.theta_hat, estimates.P
     prior = len(fleet.born)
@@ -132,11 +131,7 @@ def play_eager(fleet: EagerFleet, rule: EagerRule, offer: RoundBlock, log: Round
         if k < 0:
             return -1 - i
         r = rows[i, k] if kind == TABLE else i * K + k
-        mean = means[i, k]
-        reward = mean + noise[i, k if by_action else 0]
-        sums[0] += best_of(means, i) - mean
-        sums[1] += reward
-        choices[i] = k
+        reward = earn(means, noise, i, k, sums, choices)
         if not fleet.born[own]:
             fleet.born[own] = 1
             copy_estimate(estimates, prior, own)

@@ -17,7 +17,7 @@ from fedbandit.simulation.compiled.choose import choose, first_best, mean_of, wi
 from fedbandit.simulation.compiled.jit import inlined, inner, kernel
 from fedbandit.simulation.compiled.lazy import LASTING, MARGIN, LazyFleet, LazyRule, adopt, exchange, is_due
 from fedbandit.simulation.compiled.linear import gram, spread
-from fedbandit.simulation.compiled.round_block import TABLE, RoundBlock, RoundLog, best_of, book
+from fedbandit.simulation.compiled.round_block import TABLE, RoundBlock, RoundLog, book, earn
 from fedbandit.simulation.compiled.sums import add_pair
 from fedbandit.simulation.runner import incarnation_of
 from fedbandit.simulation.worlds import Index
@@ -75,7 +75,6 @@ def play_drawing(
     kind, K, _, table, norms, rows, means, noise, active, _, _ = offer
     sums, counts, choices, sums_at, counts_at = log
     upper, scores, squares = np.empty(K), np.empty(K), np.empty(K)
-    by_action = noise.shape[1] > 1
     lazy = fleet.lazy
     theta_hat, W = lazy.theta_hat, lazy.W
     theta = np.empty((1, theta_hat.shape[1]))
@@ -111,11 +110,7 @@ def play_drawing(
         fleet.n_decisions[m] += 1
         r = rows[i, k] if kind == TABLE else i * K + k
         gain = width_sq(W, p, True, table, r)
-        mean = means[i, k]
-        reward = mean + noise[i, k if by_action else 0]
-        sums[0] += best_of(means, i) - mean
-        sums[1] += reward
-        choices[i] = k
+        reward = earn(means, noise, i, k, sums, choices)
         add_pair(local_Sigma, local_b, local_n, m, table, r, reward)
         if local_n[m] == LASTING:
             P = np.empty(W.shape[1:])

@@ -47,6 +47,17 @@ def best_of(means: Matrix, i: int) -> float:
 
 
 @inner
+def earn(means: Matrix, noise: Matrix, i: int, k: int, sums: Vector, choices: Index) -> float:
+    """The reward of choice k in round i; regret, reward and choice join the totals."""
+    mean = means[i, k]
+    reward = mean + noise[i, k if noise.shape[1] > 1 else 0]
+    sums[0] += best_of(means, i) - mean
+    sums[1] += reward
+    choices[i] = k
+    return float(reward)
+
+
+@inner
 def book(sums: Vector, counts: Index, sums_at: Matrix, counts_at: Index, i: int) -> None:
     """Record the totals after round i."""
     for j in range(2):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from fedbandit.errors import (
     AlreadyExists,
@@ -17,12 +16,10 @@ from fedbandit.errors import (
 from fedbandit.service.stores import enrolments as rules
 from fedbandit.service.stores import rows
 from fedbandit.service.stores.enrolments import EnrolledAgent, Enrolment, Redeemed, Redemption
-from fedbandit.service.stores.sqlite.transactions import load, transaction
+from fedbandit.service.stores.sqlite.transactions import load
 
 if TYPE_CHECKING:
-    from fedbandit.service.stores.sqlite.worker import Worker
-
-T = TypeVar("T")
+    from fedbandit.service.stores.sqlite.store import Worker
 
 
 class SqliteEnrolments:
@@ -36,22 +33,22 @@ class SqliteEnrolments:
         def _read(self) -> Worker: ...
 
     async def create_enrolment(self, model: str, enrolment: Enrolment, secret_hash: bytes, *, now: float) -> None:
-        await self._change(lambda connection: _create(connection, model, enrolment, secret_hash, now))
+        await self._write.change(lambda connection: _create(connection, model, enrolment, secret_hash, now))
 
     async def enrolments(self, model: str) -> list[Enrolment]:
         return await self._read.run(lambda connection: _all(connection, _model_id(connection, model)))
 
     async def revoke_enrolment(self, model: str, name: str) -> None:
-        await self._change(lambda connection: _revoke(connection, model, name))
+        await self._write.change(lambda connection: _revoke(connection, model, name))
 
     async def redeem(self, model: str, wanted: Redemption, *, now: float) -> Redeemed:
-        return await self._change(lambda connection: _redeem(connection, model, wanted, now))
+        return await self._write.change(lambda connection: _redeem(connection, model, wanted, now))
 
     async def start(self, model: str, agent: str, *, previous: str, session: str) -> None:
-        await self._change(lambda connection: _start(connection, model, agent, previous, session))
+        await self._write.change(lambda connection: _start(connection, model, agent, previous, session))
 
     async def retire(self, model: str, agent: str, *, on: bool, now: float) -> None:
-        await self._change(lambda connection: _retire(connection, model, agent, on, now))
+        await self._write.change(lambda connection: _retire(connection, model, agent, on, now))
 
     async def silent(self, model: str, *, before: float, limit: int) -> list[str]:
         query = rows.SILENT.format(model="?", before="?", limit="?")
@@ -62,14 +59,7 @@ class SqliteEnrolments:
         )
 
     async def fold_retired(self, model: str, *, before: float, token_hash: bytes, now: float) -> int:
-        return await self._change(lambda connection: _fold(connection, model, before, token_hash, now))
-
-    async def _change(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        def run(connection: sqlite3.Connection) -> T:
-            with transaction(connection):
-                return job(connection)
-
-        return await self._write.run(run)
+        return await self._write.change(lambda connection: _fold(connection, model, before, token_hash, now))
 
 
 def _model_id(connection: sqlite3.Connection, model: str) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,12 +15,10 @@ from fedbandit.service.stores import rewards as rules
 from fedbandit.service.stores import rows
 from fedbandit.service.stores.enrolments import FOLDED
 from fedbandit.service.stores.rewards import KnownReward, Outcome, Owner, Report, Waiting
-from fedbandit.service.stores.sqlite.transactions import SET_AGENT, SET_MODEL, model_row, transaction
+from fedbandit.service.stores.sqlite.transactions import SET_AGENT, SET_MODEL, model_row
 
 if TYPE_CHECKING:
-    from fedbandit.service.stores.sqlite.worker import Worker
-
-T = TypeVar("T")
+    from fedbandit.service.stores.sqlite.store import Worker
 
 
 class SqliteRewards:
@@ -37,19 +35,12 @@ class SqliteRewards:
         return await self._read.run(lambda connection: bytes(model_row(connection, model, ", token_secret")[-1]))
 
     async def report(self, model: str, reports: Sequence[Report], *, now: float) -> tuple[list[Outcome], int]:
-        return await self._in_transaction(lambda connection: _report(connection, model, reports, now))
+        return await self._write.change(lambda connection: _report(connection, model, reports, now))
 
     async def collect(
         self, model: str, agent: str, prefix: str, answers: Sequence[tuple[str, str]], *, now: float
     ) -> Waiting:
-        return await self._in_transaction(lambda connection: _collect(connection, model, agent, prefix, answers, now))
-
-    async def _in_transaction(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        def run(connection: sqlite3.Connection) -> T:
-            with transaction(connection):
-                return job(connection)
-
-        return await self._write.run(run)
+        return await self._write.change(lambda connection: _collect(connection, model, agent, prefix, answers, now))
 
 
 def _report(

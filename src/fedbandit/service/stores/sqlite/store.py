@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import queue
 import sqlite3
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 from fedbandit.durable_files import lock, unlock
-from fedbandit.errors import StoreUnavailable
+from fedbandit.errors import FedbanditError, StoreUnavailable
 from fedbandit.service.exchange.ledger import IncomingUpload
 from fedbandit.service.model import Model
 from fedbandit.service.stores import schema
@@ -32,10 +36,12 @@ from fedbandit.service.stores.sqlite import transactions
 from fedbandit.service.stores.sqlite.enrolments import SqliteEnrolments
 from fedbandit.service.stores.sqlite.replacement import FILE_NAME, complete_replacement
 from fedbandit.service.stores.sqlite.rewards import SqliteRewards
-from fedbandit.service.stores.sqlite.worker import Worker
 from fedbandit.wire.settings import ModelSettings
 
 LOCK_NAME = "server.lock"
+T = TypeVar("T")
+Job = Callable[[sqlite3.Connection], T]
+_Item = tuple[Job[Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
 class SqliteStore(SqliteEnrolments, SqliteRewards):
@@ -231,3 +237,67 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
     finally:
         connection.close()
+
+
+class Worker:
+    """Runs jobs one after the other on one connection."""
+
+    def __init__(self, name: str, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._connect = connect
+        self._jobs: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._stopped = False
+        self._thread.start()
+
+    async def run(self, job: Job[T]) -> T:
+        """The job's result; database errors come as `StoreUnavailable`."""
+        if self._stopped:
+            raise StoreUnavailable("the store is closed")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._jobs.put((job, loop, future))
+        return await future
+
+    async def change(self, job: Job[T]) -> T:
+        """The result of a job that is one transaction."""
+
+        def run(connection: sqlite3.Connection) -> T:
+            with transactions.transaction(connection):
+                return job(connection)
+
+        return await self.run(run)
+
+    async def stop(self) -> None:
+        """Finish queued jobs, close the connection, end the thread."""
+        self._stopped = True
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _work(self) -> None:
+        connection: sqlite3.Connection | None = None
+        while (item := self._jobs.get()) is not None:
+            job, loop, future = item
+            result: Any = None
+            problem: BaseException | None = None
+            try:
+                if connection is None:
+                    connection = self._connect()
+                result = job(connection)
+            except sqlite3.Error as error:
+                problem = StoreUnavailable(f"the database failed: {error}")
+            except FedbanditError as error:
+                problem = error
+            except Exception as error:  # noqa: BLE001 - raised where the job is awaited
+                problem = error
+            loop.call_soon_threadsafe(_settle, future, result, problem)
+        if connection is not None:
+            connection.close()
+
+
+def _settle(future: asyncio.Future[Any], result: Any, problem: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if problem is not None:
+        future.set_exception(problem)
+    else:
+        future.set_result(result)

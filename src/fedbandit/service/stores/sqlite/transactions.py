@@ -121,11 +121,12 @@ def merge(connection: sqlite3.Connection, model: str, batch: Sequence[IncomingUp
         outcomes = fold.run(batch, now=now)
         if not fold.n_uploads:
             return MergedBatch(before, packed, outcomes, 0)
-        after, packed = rows.folded(before, fold)
+        after, packed, detector = rows.folded(before, fold)
         connection.executemany(SET_AGENT, [rows.agent_values(agent) for agent in fold.changed.values()])
-        retired = {(fold.agents[name].id, incarnation): why for (name, incarnation), why in fold.newly_retired.items()}
-        _retire(connection, retired, now)
-        connection.execute(SET_MODEL, (*rows.model_values(after, packed, fold.world.packed_detector()), row[0]))
+        if fold.newly_retired:
+            found = fold.newly_retired.items()
+            _retire(connection, {(fold.agents[name].id, incarnation): why for (name, incarnation), why in found}, now)
+        connection.execute(SET_MODEL, (*rows.model_values(after, packed, detector), row[0]))
     return MergedBatch(after, packed, outcomes, fold.n_uploads, fold.world.restarts)
 
 
@@ -159,14 +160,13 @@ def _fold(
 
 
 def _retire(connection: sqlite3.Connection, incarnations: dict[tuple[int, str], str], now: float) -> None:
-    if incarnations:
-        connection.executemany(
-            "INSERT INTO retired (agent_id, incarnation, reason, at) VALUES (?, ?, ?, ?) "
-            "ON CONFLICT DO UPDATE SET reason = excluded.reason",
-            [(agent_id, incarnation, why, now) for (agent_id, incarnation), why in incarnations.items()],
-        )
-        for agent_id in {agent_id for agent_id, _ in incarnations}:
-            connection.execute(rows.TRIM_RETIRED.format(agent="?1", limit=MAX_RETIRED - 1), (agent_id,))
+    connection.executemany(
+        "INSERT INTO retired (agent_id, incarnation, reason, at) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT DO UPDATE SET reason = excluded.reason",
+        [(agent_id, incarnation, why, now) for (agent_id, incarnation), why in incarnations.items()],
+    )
+    for agent_id in {agent_id for agent_id, _ in incarnations}:
+        connection.execute(rows.TRIM_RETIRED.format(agent="?1", limit=MAX_RETIRED - 1), (agent_id,))
 
 
 # -- agents

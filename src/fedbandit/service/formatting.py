@@ -81,3 +81,15 @@ def plural(n: int, one: str, many: str = "") -> str:
     ('1 agent', '3 agents', '2 stories')
     """
     return f"{count(n)} {one if n == 1 else many or one + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in one unit.
+
+    >>> duration(3.2), duration(90), duration(5400), duration(200_000)
+    ('3 s', '90 s', '90 min', '2 days')
+    """
+    for unit, per_unit, most in (("s", 1.0, 120.0), ("min", 60.0, 7_200.0), ("h", 3_600.0, 172_800.0)):
+        if seconds < most:
+            return f"{seconds / per_unit:.0f} {unit}"
+    return f"{count(seconds / 86_400.0)} days"

@@ -93,3 +93,15 @@ def duration(seconds: float) -> str:
         if seconds < most:
             return f"{seconds / per_unit:.0f} {unit}"
     return f"{count(seconds / 86_400.0)} days"
+
+
+def pace(per_s: float) -> str:
+    """How often something happens, in a unit in which it happens at least once.
+
+    >>> pace(3.4), pace(0.05), pace(1 / 7200), pace(1e-6)
+    ('about 3 per second', 'about 3 per minute', 'about 12 per day', 'less than 1 per day')
+    """
+    for unit, seconds in (("second", 1.0), ("minute", 60.0), ("hour", 3_600.0), ("day", 86_400.0)):
+        if per_s * seconds >= 1.0:
+            return f"about {count(per_s * seconds)} per {unit}"
+    return "less than 1 per day"

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from fedbandit.service.agent_history import Step
-from fedbandit.service.formatting import count, duration, percent
+from fedbandit.service.formatting import count, duration, pace, percent
 from fedbandit.service.stores.base import Sample
 
 MOST_GAPS = 24  # newest ones; `AgentHistory` thins out only what is older
@@ -63,7 +63,7 @@ class Rhythm:
             return ""
         return (
             f"An upload of this agent takes about {percent(self.share)} of the model's observations, now "
-            f"{count(max(self.share * n_obs, 1.0))}, and it makes one about every {duration(1.0 / self.per_s)}."
+            f"{count(max(self.share * n_obs, 1.0))}, and it makes {pace(self.per_s)}."
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def shares(insight: ModelInsight, found: LargestShares) -> Html:
     if found.n_compared < insight.model.n_agents:
         note = f"the largest among the {count(found.n_compared)} agents with most observations"
     listed = table("Share of information by agent", heads, rows, class_="shares")
-    all_of_them = tag("a", "All agents by share", href=url("models", name, "agents", sort="-share"))
+    all_of_them = tag("a", "More agents, by share", href=url("models", name, "agents", sort="-share"))
     return panel(
         "Share of information",
         listed,

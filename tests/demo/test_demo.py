@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from urllib.parse import urlencode
 
 import pytest
 import urllib3
@@ -17,8 +18,8 @@ def test_the_dashboard_of_the_demo_opens_by_a_link_and_to_nobody_else(tmp_path):
         answer = urllib3.request("GET", server.url, redirect=False, timeout=30.0)
         assert answer.status == 303 and answer.headers["location"].startswith("/login")
         code = server.link("/models/digits").partition("#")[2]
-        fields = {"code": code, "next": "/models/digits"}
-        options = {"fields": fields, "encode_multipart": False, "redirect": False, "timeout": 30.0}
+        form = urlencode({"code": code, "next": "/models/digits"})
+        options = {"body": form, "redirect": False, "timeout": 30.0}
         answer = urllib3.request("POST", f"{server.url}/sign-in", **options)
         assert (answer.status, answer.headers["location"]) == (303, "/models/digits")
         cookie = answer.headers["set-cookie"].partition(";")[0]

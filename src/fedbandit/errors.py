@@ -27,6 +27,7 @@
     │   ├── UnknownModel                404
     │   ├── UnknownAgent                404
     │   ├── UnknownEnrolment            404
+    │   ├── UnknownTable                404: a file of the dashboard that does not exist
     │   ├── AlreadyExists               409: a model or an agent of this name
     │   ├── EnrolmentEnded              403: an enrolment that expired, was revoked, or has no use left
     │   ├── CopiedState                 409: another process started from a copy of this state directory
@@ -195,6 +196,12 @@ class UnknownAgent(ServiceError):
 
 class UnknownEnrolment(ServiceError):
     """There is no enrolment of this name in this model."""
+
+    status = 404
+
+
+class UnknownTable(ServiceError):
+    """There is no such table of a model."""
 
     status = 404
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
 from tests.browser.chromium import find_chromium, launched
-from tests.browser.fleet import Shops, make_news
+from tests.browser.fleet import Shops, make_news, make_offers
 from tests.live import LiveServer, running_server
 
 
@@ -31,6 +31,7 @@ def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         make_news(made)
         made.shops = Shops(made, unsent=9)  # type: ignore[attr-defined]
         made.shops.play(300)  # type: ignore[attr-defined]
+        make_offers(made)
         yield made
 
 

@@ -62,3 +62,17 @@ class Shops:
 def make_news(server: LiveServer, name: str = "news", **settings) -> None:
     """The model that the shops learn."""
     server.add_model(name, **{"dim": len(FEATURES), "features": list(FEATURES), "alpha": 1.0, **settings})
+
+
+def make_offers(server: LiveServer, name: str = "offers", *, n_arms: int = 12, n_rounds: int = 200) -> None:
+    """A model with one block per arm, and one agent that has learnt it for a while."""
+    server.add_model(name, dim=4 * n_arms, arms=[f"offer-{i:03}" for i in range(n_arms)], alpha=4.0)
+    token = server.add_agent(name, "till-1")
+    rng = np.random.default_rng(0)
+    theta = 0.3 * rng.standard_normal((n_arms, 4))
+    with fb.connect(server.url, model=name, token=token, agent="till-1") as agent:
+        for _ in range(n_rounds):
+            context = rng.standard_normal(3) / 2
+            decision = agent.choose_context(context)
+            agent.observe(decision, float(theta[decision.block] @ [*context, 1.0]))
+        agent.flush(30.0)

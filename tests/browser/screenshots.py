@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 import tempfile
 import time
+from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from PIL import Image
 from playwright.sync_api import Browser, expect
 
 from tests.browser.chromium import find_chromium, launched
-from tests.browser.fleet import Shops, make_news
+from tests.browser.fleet import Shops, make_news, make_offers
 from tests.live import LiveServer, running_server
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "screenshots"
@@ -21,8 +23,9 @@ END = "Math.ceil(document.querySelector('main').lastElementChild.getBoundingClie
 VIEWS = {
     "overview": "/",
     "model": "/models/news",
-    "agents": "/models/news/agents?sort=-n_obs",
+    "agents": "/models/news/agents?sort=-share",
     "agent": "/models/news/agents/kiosk-2",
+    "arms": "/models/catalogue/arms",
 }
 COLOURS = 256  # an interface has few; the files are a third of the size
 MAX_BYTES = 150_000
@@ -34,9 +37,14 @@ def prepare(server: LiveServer, seconds: float) -> None:
     make_news(server, "offers", alpha=4.0)
     news = Shops(server, "news", [f"kiosk-{i}" for i in range(1, 25)], seed=4, unsent=30)
     offers = Shops(server, "offers", ["berlin", "lagos", "lima", "osaka", "pune"], alpha=4.0, seed=3)
+    make_offers(server, "catalogue", n_arms=30, n_rounds=1500)
     server.add_agent("news", "kiosk-25")
+    silent = Shops(server, "news", ["kiosk-26"], seed=5)
+    silent.play(20)
+    set_back(server)
     server.add_agent("news", "stolen-tablet")
     server.call("POST", "/v1/models/news/agents/stolen-tablet/revoke")
+    server.call("POST", "/v1/models/news/events", {"text": "evening campaign began"})
     end = time.monotonic() + seconds
     n_rounds = 4
     while time.monotonic() < end:
@@ -44,6 +52,16 @@ def prepare(server: LiveServer, seconds: float) -> None:
         offers.play(n_rounds // 2)
         n_rounds = min(n_rounds + 2, 150)
         time.sleep(0.4)
+
+
+def set_back(server: LiveServer) -> None:
+    """One agent was last seen two days ago, and one was enrolled that long ago without ever connecting."""
+    server.stop()
+    with closing(sqlite3.connect(server.data_dir / "fedbandit.sqlite3")) as database:
+        database.execute("UPDATE agents SET last_seen = last_seen - 200000 WHERE name = 'kiosk-26'")
+        database.execute("UPDATE agents SET created = created - 200000 WHERE name IN ('kiosk-25', 'kiosk-26')")
+        database.commit()
+    server.start()
 
 
 def take(browser: Browser, server: LiveServer, folder: Path) -> None:

@@ -55,6 +55,17 @@ def test_every_view_is_sound(browser: Browser, server: LiveServer, tmp_path, the
     watch.check()
 
 
+def test_a_browser_that_gets_lost_finds_a_page_that_is_sound(browser: Browser, server: LiveServer):
+    context = browser.new_context(viewport=SIZES["phone"], color_scheme="dark")
+    page = context.new_page()
+    answer = page.goto(f"{server.url}/models/news/nonsense")
+    assert answer is not None and answer.status == 404
+    assert serious(page) == []
+    page.get_by_role("link", name="All models").click()
+    expect(page.get_by_role("heading", name="Models", level=1)).to_be_visible()
+    context.close()
+
+
 def test_without_scripts_the_numbers_are_there(browser: Browser, server: LiveServer):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()

@@ -11,7 +11,7 @@ from fedbandit.core.statistics import SufficientStats
 from fedbandit.wire import codec
 from tests.service.conftest import ADMIN_TOKEN
 
-VIEWS = ["/", "/models/news", "/models/news/agents", "/models/news/agents/a", "/docs"]
+VIEWS = ["/", "/models/news", "/models/news/agents", "/models/news/agents/a", "/models/news/events", "/words", "/docs"]
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def fed(dashboard):
     return dashboard
 
 
-@pytest.mark.parametrize("path", [*VIEWS, "/login", "/models/nowhere"])
+@pytest.mark.parametrize("path", [*VIEWS, "/login", "/sign-in", "/models/nowhere"])
 def test_every_view_has_a_strict_policy_and_nothing_inline(fed, path):
     answer = fed.request("GET", path)
     policy = answer.headers["content-security-policy"]
@@ -217,7 +217,7 @@ def test_static_files_may_be_kept_for_ever_under_their_edition(dashboard):
 def test_the_largest_view_is_small(fed):
     """Markup, style sheet and scripts of the richest view together, before compression."""
     text = fed.show("/models/news")
-    names = ("dashboard.css", "theme.js", "dashboard.js", "chart.js", "scale.js")
+    names = ("dashboard.css", "theme.js", "dashboard.js", "chart.js", "scale.js", "time_range.js")
     edition = re.search(r"/static/([0-9a-f]{12})/", text).group(1)
     files = sum(len(fed.request("GET", f"/static/{edition}/{name}", token="").content) for name in names)
     assert files + len(text) < 70_000

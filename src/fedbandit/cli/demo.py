@@ -15,6 +15,8 @@ from fedbandit.errors import InvalidParameter
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedbandit.demo.processes import ServerProcess
+
 
 def demo(
     agents: Annotated[int, typer.Option(help="Agent processes.", min=2, max=64)] = 8,
@@ -28,6 +30,10 @@ def demo(
     lam: Annotated[float, typer.Option(help="Ridge strength.")] = 0.3,
     images: Annotated[int | None, typer.Option(help="Use fewer than the 1,797 images.", min=50)] = None,
     seed: Annotated[int, typer.Option(help="Seed of the order of images.")] = 0,
+    open_it: Annotated[
+        bool | None,
+        typer.Option("--open/--no-open", help="Open the dashboard in a browser; by default on a terminal with one."),
+    ] = None,
 ) -> None:
     """Run a server and agent processes that learn handwritten digits together; one agent is killed during the run."""
     from rich.console import Console
@@ -40,11 +46,12 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="fedbandit-demo-") as temporary:
         folder = _new_directory(data) if data is not None else Path(temporary)
         try:
-            with running_demo(plan, folder, console) as (result, session):
+            is_opened = console.is_terminal if open_it is None else open_it
+            with running_demo(plan, folder, console, open_it=is_opened) as (result, session):
                 print_result(console, plan, result)
                 if keep:
                     session.continue_slowly()
-                    _print_access(console, session.server.url, session.server.admin_token)
+                    _print_access(console, session.server)
                     session.server.wait()
         except KeyboardInterrupt:
             console.print("\nEnded." if keep else "\nInterrupted.")
@@ -53,13 +60,15 @@ def demo(
         raise typer.Exit(1)
 
 
-def _print_access(console: Console, url: str, token: str) -> None:
-    console.print(
-        f"\nThe server and its agents run until Ctrl-C. The dashboard is at [bold]{url}[/]; "
-        "it needs no token on this machine. To use the command line:",
-        highlight=False,
+def _print_access(console: Console, server: ServerProcess) -> None:
+    text = (
+        "\nThe server and its agents run until Ctrl-C. The dashboard, signed in (the link works once, for 10 minutes):"
     )
-    console.print(f"  export FEDBANDIT_URL={url} FEDBANDIT_TOKEN={token}", soft_wrap=True, highlight=False)
+    console.print(text, highlight=False)
+    console.print(f"  {server.link('/models/digits')}", soft_wrap=True, highlight=False)
+    console.print("The command line, and further links by [bold]fedbandit dashboard-link[/]:", highlight=False)
+    access = f"  export FEDBANDIT_URL={server.url} FEDBANDIT_TOKEN={server.admin_token}"
+    console.print(access, soft_wrap=True, highlight=False)
     console.print("  fedbandit models show digits", highlight=False)
 
 

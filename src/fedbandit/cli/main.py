@@ -14,6 +14,7 @@ from fedbandit.cli.agent import agent
 from fedbandit.cli.agents import app as agents
 from fedbandit.cli.algorithm_options import offer_options
 from fedbandit.cli.backup import backup, copy_store, restore
+from fedbandit.cli.dashboard_link import dashboard_link
 from fedbandit.cli.demo import demo
 from fedbandit.cli.doctor import doctor
 from fedbandit.cli.enrol import app as enrol
@@ -58,6 +59,7 @@ app.command(rich_help_panel="Simulation and analysis")(advise)
 app.command(rich_help_panel="Simulation and analysis")(evaluate)
 app.command(rich_help_panel="Server and fleet")(demo)
 app.command(rich_help_panel="Server and fleet")(serve)
+app.command("dashboard-link", rich_help_panel="Server and fleet")(dashboard_link)
 app.command(rich_help_panel="Server and fleet")(agent)
 app.command(rich_help_panel="Server and fleet", cls=WithNegativeNumbers)(reward)
 app.command(rich_help_panel="Server and fleet")(backup)

@@ -8,11 +8,14 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from fedbandit.service.arms import ArmTable, arm_table
 from fedbandit.service.container import Container
 from fedbandit.service.history import Step
 from fedbandit.service.insight import LargestShares, ModelInsight, largest_shares
 from fedbandit.service.model import Model
 from fedbandit.service.monitor import MonitorReport
+from fedbandit.service.problems import ProblemReport
+from fedbandit.service.rhythm import Rhythm, rhythm_of
 from fedbandit.service.stores.base import AgentPage, AgentRecord, Event, FleetSummary, PageQuery, Sample
 
 T = TypeVar("T")
@@ -114,6 +117,34 @@ class DataSources:
     async def report(self, name: str) -> MonitorReport:
         """The model's insight with the checks of all its assumptions."""
         return await self._cache.get(("report", name), lambda: self.container.monitor.report(name))
+
+    async def problems(self, name: str) -> ProblemReport:
+        """What is wrong now, and who is missing."""
+        return await self._cache.get(("problems", name), lambda: self.container.problems.report(name))
+
+    async def arms(self, name: str) -> ArmTable:
+        """The arms of a model with blocks."""
+        insight = await self.insight(name)
+        return await self._cache.get(("arms", name), lambda: asyncio.to_thread(arm_table, insight))
+
+    async def kappas(self, insight: ModelInsight, agents: Sequence[AgentRecord]) -> dict[str, float | None]:
+        """κ of each agent, from its merged sums; empty for a model without."""
+        if insight.model.settings.personal is None:
+            return {}
+        name = insight.model.settings.name
+
+        async def kappa(agent: AgentRecord) -> float | None:
+            total = await self.contribution(name, agent)
+            key = ("kappa", name, agent.name)
+            return await self._cache.get(key, lambda: asyncio.to_thread(insight.kappa, total))
+
+        # One after the other: each is a few factorisations, in a thread.
+        return {agent.name: await kappa(agent) for agent in agents}
+
+    async def rhythm(self, model: Model, agent: str) -> Rhythm:
+        """When the next upload of an agent is expected."""
+        samples = await self.samples(model.settings.name)
+        return rhythm_of(self.agent_history(model, agent), samples, max_silence_s=model.settings.max_silence_s)
 
     async def shares(self, insight: ModelInsight, agents: Sequence[AgentRecord]) -> dict[str, float]:
         """Each agent's share of information."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -34,7 +35,7 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-SECTIONS = (("Models", "/"), ("API", "/docs"))
+SECTIONS = (("Models", "/"), ("Words", "/words"), ("API", "/docs"))
 
 
 def document(
@@ -47,11 +48,12 @@ def document(
     signed_in: bool = False,
     status: int = 200,
     headers: dict[str, str] | None = None,
+    scripts: Sequence[str] = (),
 ) -> HTMLResponse:
     """A complete HTML document. `live` is the address of its event stream, `section` its entry in the menu."""
     html = tag(
         "html",
-        _head(title),
+        _head(title, scripts),
         tag(
             "body",
             tag("a", "Skip to the content", href="#main", class_="skip"),
@@ -66,7 +68,7 @@ def document(
     return HTMLResponse("<!doctype html>" + html, status, all_headers)
 
 
-def _head(title: str) -> Html:
+def _head(title: str, scripts: Sequence[str]) -> Html:
     return tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -76,7 +78,7 @@ def _head(title: str) -> Html:
         tag("link", rel="icon", href=static_url("icon.svg"), type="image/svg+xml"),
         tag("link", rel="stylesheet", href=static_url("dashboard.css")),
         tag("script", src=static_url("theme.js")),
-        tag("script", type="module", src=static_url("dashboard.js")),
+        [tag("script", type="module", src=static_url(name)) for name in ("dashboard.js", *scripts)],
     )
 
 
@@ -101,10 +103,30 @@ def _banner(section: str, is_live: bool, signed_in: bool) -> Html:
 
 
 def error_document(status: int, title: str, message: str) -> HTMLResponse:
-    """An error with a link to the overview."""
-    back = tag("p", tag("a", "All models", href="/"))
-    body = tag("div", tag("h1", title), tag("p", message, class_="lead"), back, class_="notice")
+    """An error with links to what there is."""
+    back = tag("p", tag("a", "All models", href="/"), " · ", tag("a", "What the words mean", href="/words"))
+    number = tag("p", f"Error {status}", class_="note")
+    body = tag("div", number, tag("h1", title), tag("p", message, class_="lead"), back, class_="notice")
     return document(title, body, status=status)
+
+
+def sign_in_document(target: str, problem: str = "", *, status: int = 200) -> HTMLResponse:
+    """The page behind a one-time link: its script posts the code behind the `#`; without scripts one pastes it."""
+    form = tag(
+        "form",
+        tag("label", "Code of the link, what stands behind the #", for_="code"),
+        tag("input", name="code", id="code", required=True, autocomplete="off", spellcheck="false"),
+        tag("input", type="hidden", name="next", value=target),
+        tag("p", problem, class_="problem", role="alert") if problem else None,
+        tag("button", "Sign in", type="submit", class_="primary"),
+        method="post",
+        action="/sign-in",
+        class_="login",
+        id="sign-in",
+    )
+    other = tag("p", tag("a", "Sign in with a token", href="/login"))
+    body = tag("div", tag("h1", "Sign in"), form, other, class_="notice")
+    return document("Sign in", body, status=status, scripts=() if problem else ("sign-in.js",))
 
 
 def login_document(target: str, problem: str = "", *, status: int = 200) -> HTMLResponse:
@@ -176,3 +198,9 @@ async def static(request: Request) -> Response:
     is_current = request.path_params["edition"] == edition()
     headers = {"Cache-Control": FOR_EVER if is_current else "no-store", "X-Content-Type-Options": "nosniff"}
     return Response(content, 200, headers, TYPES[Path(name).suffix])
+
+
+async def favicon(_: Request) -> Response:
+    """The icon for browsers that ask for one by themselves."""
+    headers = {"Cache-Control": "public, max-age=86400", "X-Content-Type-Options": "nosniff"}
+    return Response(files()["icon.svg"], 200, headers, TYPES[".svg"])

@@ -5,40 +5,74 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Scope
 
 from fedbandit.dashboard.access import VISITOR, Access, login_problem, require_same_site, safe_target
 from fedbandit.dashboard.components import RenderedView, url
 from fedbandit.dashboard.data_sources import DataSources, TtlCache, ViewContext
-from fedbandit.dashboard.layout import HEADERS, document, error_document, login_document, static
+from fedbandit.dashboard.layout import (
+    HEADERS,
+    document,
+    error_document,
+    favicon,
+    login_document,
+    sign_in_document,
+    static,
+)
 from fedbandit.dashboard.markup import Html
 from fedbandit.dashboard.stream import EventStreams
+from fedbandit.dashboard.tables import table_file
 from fedbandit.dashboard.views.agent import agent
 from fedbandit.dashboard.views.agents import agents
 from fedbandit.dashboard.views.api_docs import api_docs
+from fedbandit.dashboard.views.arms import arms
+from fedbandit.dashboard.views.events import events
 from fedbandit.dashboard.views.model import model
 from fedbandit.dashboard.views.overview import overview
+from fedbandit.dashboard.views.words import words
 from fedbandit.errors import FedbanditError, Forbidden, Unauthenticated
+from fedbandit.service.admin import sign_in_links
+from fedbandit.service.admin.auth import ends_at
 from fedbandit.service.app import make_json_app
 from fedbandit.service.container import Container
-from fedbandit.service.http import error_responses
+from fedbandit.service.http import error_responses, health
 from fedbandit.service.http.request_body import ClientDisconnected, read_body
 
 View = Callable[[ViewContext], Awaitable[RenderedView]]
 VIEWS: dict[str, tuple[str, View]] = {
     "/": ("Models", overview),
     "/models/{model}": ("Models", model),
+    "/models/{model}/events": ("Models", events),
+    "/models/{model}/arms": ("Models", arms),
     "/models/{model}/agents": ("Models", agents),
     "/models/{model}/agents/{agent}": ("Models", agent),
 }
 MAX_FORM = 8_192
+# First parts of the addresses for which the JSON API answers, with errors in JSON.
+API_PLACES = {"v1", "openapi.json", *(getattr(route, "path", "/").split("/")[1] for route in health.router.routes)}
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+class BrowserRoute(Route):
+    """Any address that a browser opens and neither the dashboard nor the API has; other clients get the API's error."""
+
+    def __init__(self, endpoint: Handler) -> None:
+        super().__init__("/{rest:path}", endpoint, methods=["GET"])
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """No match but for a browser's request."""
+        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"].split("/")[1] in API_PLACES:
+            return Match.NONE, {}
+        accepted = next((value for name, value in scope["headers"] if name == b"accept"), b"")
+        return super().matches(scope) if b"text/html" in accepted else (Match.NONE, {})
 
 
 def dashboard_routes(container: Container) -> list[BaseRoute]:
@@ -67,8 +101,14 @@ class Dashboard:
             Route("/login", self._guarded(self._login_form), methods=["GET"]),
             Route("/login", self._guarded(self._login), methods=["POST"]),
             Route("/logout", self._guarded(self._logout), methods=["POST"]),
+            Route(sign_in_links.PATH, self._guarded(self._link_form), methods=["GET"]),
+            Route(sign_in_links.PATH, self._guarded(self._redeem), methods=["POST"]),
+            Route("/models/{model}/tables/{file}", self._guarded(self._table), methods=["GET"]),
             Route("/docs", self._guarded(self._docs), methods=["GET"]),
+            Route("/words", self._guarded(self._words), methods=["GET"]),
             Route("/static/{edition}/{name}", static, methods=["GET"]),
+            Route("/favicon.ico", favicon, methods=["GET"]),
+            BrowserRoute(self._guarded(self._not_found)),
         ]
         return found
 
@@ -127,13 +167,51 @@ class Dashboard:
         self._access.set_cookie(response, token)
         return response
 
+    async def _link_form(self, request: Request) -> Response:
+        return sign_in_document(safe_target(request.query_params.get("next", "/")))
+
+    async def _redeem(self, request: Request) -> Response:
+        """Open a session for the code of a one-time link, and redirect to an address without it."""
+        require_same_site(request)
+        fields = await _form(request, self._container)
+        target = safe_target(fields.get("next", "/"))
+        try:
+            token = await sign_in_links.redeem(self._container, fields.get("code", "").strip())
+        except Unauthenticated as error:
+            message = f"{error}. An administrator makes another: fedbandit dashboard-link."
+            return sign_in_document(target, message[:1].upper() + message[1:], status=error.status)
+        response = RedirectResponse(target, 303)
+        self._access.set_cookie(response, token)
+        return response
+
     async def _logout(self, request: Request) -> Response:
         require_same_site(request)
+        with suppress(Unauthenticated, Forbidden):
+            visitor = await self._access.visitor(request)
+            if ends_at(visitor.name) is not None:  # the session of a link ends; other tokens stay valid
+                await self._container.store.drop_token(visitor.name)
         response = RedirectResponse("/login", 303)
         self._access.clear_cookie(response)
         return response
 
-    # -- the API's description
+    # -- files
+
+    async def _table(self, request: Request) -> Response:
+        await self._access.visitor(request)
+        model, file = request.path_params["model"], request.path_params["file"]
+        content, kind = await table_file(self._sources, model, file, request.query_params)
+        name = f'attachment; filename="{model}-{file}"'  # both were checked: the model exists, and so does the file
+        return Response(content, 200, {"Content-Disposition": name, "Cache-Control": "no-store"}, kind)
+
+    # -- the API's description, the glossary, and what does not exist
+
+    async def _words(self, request: Request) -> Response:
+        return document("Words", words(), section="Words")
+
+    async def _not_found(self, request: Request) -> Response:
+        return error_document(
+            404, "Not found", "There is nothing at this address. Was it cut off, or was a model deleted?"
+        )
 
     async def _docs(self, request: Request) -> Response:
         if self._api_docs is None:

@@ -86,6 +86,20 @@ class Display:
         return Panel(Group(table, foot), title=self._headline, box=ROUNDED, padding=(0, 1))
 
 
+def print_features(console: Console, link: str, *, n_agents: int, killed: str) -> None:
+    """What the demo shows, and the link to its dashboard."""
+    console.print(
+        f"[bold]What you see[/]: {n_agents} processes learn ten classes together, one block per arm.\n"
+        "  · They exchange sums, never images, and only after they learnt enough (α).\n"
+        f"  · {killed} is killed on the way; its journal brings everything back, once.\n"
+        "  · The dashboard says what is wrong now, who is missing and what to do; it has\n"
+        "    a view per arm, shares of information, and the kill as an event and a mark.",
+        highlight=False,
+    )
+    console.print("The dashboard, signed in (this link works once, for 10 minutes):", highlight=False)
+    console.print(f"  {link}\n", soft_wrap=True, highlight=False)
+
+
 def print_comparison(console: Console, outcomes: Sequence[LearningResult], cost: SharingCost) -> None:
     """Print rewards and messages of every way to learn."""
     table = Table(title="Was it worth it?", box=ROUNDED, title_style="bold", title_justify="left")

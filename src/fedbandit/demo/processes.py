@@ -15,9 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedbandit.cli.dashboard_link import new_link
 from fedbandit.errors import LiveError
+from fedbandit.http_client import AdminClient
 
 START_TIMEOUT_S = 60.0
+LINK_S = 600.0
 
 
 class DemoFailed(LiveError):
@@ -35,7 +38,6 @@ class ServerProcess:
     def __init__(self, data: Path, log: Path) -> None:
         self.admin_token = secrets.token_urlsafe(32)
         command = [sys.executable, "-m", "fedbandit.cli.serve", "--data", str(data), "--port", "0", "--while-stdin"]
-        command.append("--open-dashboard")  # the demo's dashboard needs no token; it serves this machine only
         self._log = log
         with log.open("w", encoding="utf-8") as errors:
             self._process = subprocess.Popen(
@@ -62,6 +64,15 @@ class ServerProcess:
                 return line.split()[-1]
         self.stop()
         raise DemoFailed(f"the server did not start:\n{self._log.read_text(encoding='utf-8')[-2000:]}")
+
+    @property
+    def admin(self) -> AdminClient:
+        """A client with the administrator's token."""
+        return AdminClient(self.url, self.admin_token)
+
+    def link(self, target: str) -> str:
+        """A one-time link that opens a view of the dashboard signed in."""
+        return new_link(self.admin, self.url, target=target, ttl_s=LINK_S)
 
     def stop(self) -> None:
         """Stop it with SIGTERM."""

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedbandit.cli.dashboard_link import open_in_browser
 from fedbandit.core.arrays import finite_at_least, whole_at_least
 from fedbandit.core.statistics import SufficientStats
-from fedbandit.demo.display import Display, print_comparison, print_conservation
+from fedbandit.demo.display import Display, print_comparison, print_conservation, print_features
 from fedbandit.demo.images import N_ARMS, Images, deal
 from fedbandit.demo.processes import AgentProcess, DemoFailed, ServerProcess
 from fedbandit.demo.summary import (
@@ -28,7 +29,6 @@ from fedbandit.demo.summary import (
 )
 from fedbandit.demo.worker import AgentTask
 from fedbandit.experiments.sharing_cost import SharingCost
-from fedbandit.http_client import AdminClient
 from fedbandit.wire.codec import decode_reply, download_of
 
 MODEL = "digits"
@@ -75,7 +75,9 @@ class DemoResult:
 
 
 @contextmanager
-def running_demo(plan: DemoPlan, folder: Path, console: Console) -> Iterator[tuple[DemoResult, DemoSession]]:
+def running_demo(
+    plan: DemoPlan, folder: Path, console: Console, *, open_it: bool = False
+) -> Iterator[tuple[DemoResult, DemoSession]]:
     """Run the demo in a folder; its server and agents are stopped when the block ends."""
     with ExitStack() as stack:
         with console.status("Starting a server and reading the images …"):
@@ -83,6 +85,10 @@ def running_demo(plan: DemoPlan, folder: Path, console: Console) -> Iterator[tup
             stack.callback(server.stop)
             parts = deal(plan.n_agents, plan.seed, plan.n_images)
             agents = _enrol(plan, parts, server, folder)
+        link = server.link(f"/models/{MODEL}")
+        print_features(console, link, n_agents=plan.n_agents, killed=agents[len(agents) // 2].name)
+        if open_it:
+            open_in_browser(link)
         session = DemoSession(server, agents)
         stack.callback(session.stop_agents)
         yield _run(plan, parts, agents, server, console), session
@@ -110,8 +116,9 @@ class DemoSession:
 
 def _enrol(plan: DemoPlan, parts: list[Images], server: ServerProcess, folder: Path) -> list[AgentProcess]:
     """Create the model and enrol the agents; each gets a token, its images and a state directory."""
-    caller = AdminClient(server.url, server.admin_token)
-    numbers = {"dim": parts[0].dim, "blocks": N_ARMS, "alpha": plan.alpha, "beta": plan.beta, "lam": plan.lam}
+    caller = server.admin
+    arms = [f"digit-{arm}" for arm in range(N_ARMS)]
+    numbers = {"dim": parts[0].dim, "arms": arms, "alpha": plan.alpha, "beta": plan.beta, "lam": plan.lam}
     caller.call("POST", "models", body={"name": MODEL, **numbers})
     agents = []
     for m, part in enumerate(parts):
@@ -140,7 +147,7 @@ def _run(
             with Display(console, agents, headline) as display:
                 for agent in agents:
                     agent.start()
-                _watch(agents, target, display)
+                _watch(agents, target, display, server)
         finally:
             for agent in agents:
                 agent.stop()
@@ -150,7 +157,7 @@ def _run(
     return DemoResult(outcomes, sharing_cost(parts), found, target, time.monotonic() - begun)
 
 
-def _watch(agents: list[AgentProcess], target: AgentProcess, display: Display) -> None:
+def _watch(agents: list[AgentProcess], target: AgentProcess, display: Display, server: ServerProcess) -> None:
     """Wait until all agents are done; kill and restart one of them meanwhile."""
     restart_at: float | None = None
     silent_since, n_seen = time.monotonic(), -1
@@ -159,6 +166,7 @@ def _watch(agents: list[AgentProcess], target: AgentProcess, display: Display) -
         if target.state == "running" and target.asked == target.n_seen >= KILL_AT * target.n_images:
             target.kill()
             restart_at = now + DOWN_S
+            _note(server, target.name, f"killed with SIGKILL at image {target.n_seen}, by the demo")
             display.event(f"[bold red]{target.name} killed[/] (SIGKILL) at image {target.n_seen}; the others continue.")
         if restart_at is not None and now >= restart_at:
             restart_at = None
@@ -175,6 +183,11 @@ def _watch(agents: list[AgentProcess], target: AgentProcess, display: Display) -
         time.sleep(0.02 if target.state == "running" else 0.1)
 
 
+def _note(server: ServerProcess, agent: str, text: str) -> None:
+    """Add a note to the model's events, which the dashboard marks on its charts."""
+    server.admin.call("POST", "models", MODEL, "events", body={"agent": agent, "text": text})
+
+
 def _together(parts: list[Images], agents: list[AgentProcess]) -> LearningResult:
     """The result of the live fleet; an exchange is an upload and a download, a refresh a download."""
     rewards = in_order(parts, [agent.rewards for agent in agents])
@@ -184,9 +197,7 @@ def _together(parts: list[Images], agents: list[AgentProcess]) -> LearningResult
 
 def _held(server: ServerProcess, lam: float) -> SufficientStats:
     """The server's statistics, without the ridge."""
-    body = AdminClient(server.url, server.admin_token).fetch(
-        "GET", "models", MODEL, "state", query={"incarnation": "demo"}
-    )
+    body = server.admin.fetch("GET", "models", MODEL, "state", query={"incarnation": "demo"})
     held = download_of(decode_reply(body)).stats
     return held - SufficientStats.prior(dim=held.dim, lam=lam, blocks=held.blocks)
 

@@ -18,7 +18,7 @@ from fedbandit.errors import FedbanditError, StoreUnavailable
 from fedbandit.service.container import Container
 from fedbandit.service.exchange.endpoint import ExchangeEndpoint
 from fedbandit.service.exchange.handler import ExchangeHandler
-from fedbandit.service.http import enrolment_routes, error_responses, health, reward_routes
+from fedbandit.service.http import enrolment_routes, error_responses, health, operator_routes, reward_routes
 from fedbandit.service.http import routes as api
 from fedbandit.service.http.cors import CorsMiddleware
 from fedbandit.service.http.middleware import RequestMiddleware
@@ -61,6 +61,7 @@ def make_json_app(container: Container) -> FastAPI:
     app.include_router(api.router)
     app.include_router(enrolment_routes.router)
     app.include_router(reward_routes.router)
+    app.include_router(operator_routes.router)
     app.include_router(health.router)
     app.add_exception_handler(FedbanditError, _known_error)
     app.add_exception_handler(RequestValidationError, _bad_request)

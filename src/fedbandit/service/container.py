@@ -16,6 +16,7 @@ from fedbandit.service.history import ModelHistory
 from fedbandit.service.http.connections import BodyMemory
 from fedbandit.service.monitor import AssumptionMonitor
 from fedbandit.service.open_telemetry import OpenTelemetry
+from fedbandit.service.problems import ProblemFinder
 from fedbandit.service.settings import MEMORY, ServerSettings
 from fedbandit.service.stores.base import Store
 from fedbandit.service.stores.memory import MemoryStore
@@ -38,6 +39,7 @@ class Container:
     clock: Clock
     memory: BodyMemory
     monitor: AssumptionMonitor
+    problems: ProblemFinder
     request_ids: RequestIds = field(default_factory=RequestIds)
     one_matrix: asyncio.Lock = field(default_factory=asyncio.Lock)  # responses that need the full Σ, one at a time
     is_started: bool = False
@@ -96,6 +98,7 @@ def make_container(
         max_queue=settings.max_queue,
     )
     memory = BodyMemory(settings.max_inflight_mb << 20)
+    monitor = AssumptionMonitor(store)
     return Container(
         settings,
         store,
@@ -106,5 +109,6 @@ def make_container(
         log,
         clock,
         memory,
-        AssumptionMonitor(store),
+        monitor,
+        ProblemFinder(store, monitor, history, metrics, clock),
     )

@@ -81,3 +81,27 @@ def plural(n: int, one: str, many: str = "") -> str:
     ('1 agent', '3 agents', '2 stories')
     """
     return f"{count(n)} {one if n == 1 else many or one + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in one unit.
+
+    >>> duration(3.2), duration(90), duration(5400), duration(200_000)
+    ('3 s', '90 s', '90 min', '2 days')
+    """
+    for unit, per_unit, most in (("s", 1.0, 120.0), ("min", 60.0, 7_200.0), ("h", 3_600.0, 172_800.0)):
+        if seconds < most:
+            return f"{seconds / per_unit:.0f} {unit}"
+    return f"{count(seconds / 86_400.0)} days"
+
+
+def pace(per_s: float) -> str:
+    """How often something happens, in a unit in which it happens at least once.
+
+    >>> pace(3.4), pace(0.05), pace(1 / 7200), pace(1e-6)
+    ('about 3 per second', 'about 3 per minute', 'about 12 per day', 'less than 1 per day')
+    """
+    for unit, seconds in (("second", 1.0), ("minute", 60.0), ("hour", 3_600.0), ("day", 86_400.0)):
+        if per_s * seconds >= 1.0:
+            return f"about {count(per_s * seconds)} per {unit}"
+    return "less than 1 per day"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 from fedbandit.algorithms.messages import stats_from_bytes
 from fedbandit.core.structure import ridge_model
 from fedbandit.errors import FedbanditError
+from fedbandit.service.exchange.ledger import IncomingUpload
+from fedbandit.service.formatting import duration
 from fedbandit.service.model import Model
-from fedbandit.service.stores.base import Contact, Event, HistoryEntry, Sample, Store
+from fedbandit.service.stores.base import AgentRecord, Contact, Event, HistoryEntry, Sample, Store
 from fedbandit.service.stores.checkpoints import Checkpoint, keeps_checkpoints, next_count
 
 MAX_BUFFERED = 1_000  # an agent that retries without end must not fill the memory
@@ -23,6 +26,7 @@ MAX_STEPS = 64  # per agent; beyond them every second one of the older half is d
 MAX_AGENTS = 20_000  # of all models; beyond them the longest inactive is dropped; 64 steps are 1.5 KB
 WIDTH = 3
 Step = tuple[float, float, float]  # time, observations and reward sum since the first step
+STARTED_AGAIN_S = 600.0  # a process that fails and starts all the time is told of once in this time
 
 
 class ModelHistory:
@@ -40,6 +44,9 @@ class ModelHistory:
         self._latest: dict[str, tuple[Model, bytes]] = {}
         self._refused: set[tuple[str, str, str]] = set()
         self._contacts: dict[tuple[str, str], float] = {}
+        self._started: dict[tuple[str, str], float] = {}
+        self._first_uploads: dict[tuple[str, str], Model] = {}  # of an incarnation, by uid and agent
+        self.last_failure: float | None = None  # when the store did not take what was to be written
         self._contacts_written = clock()
         self._next_checkpoint: dict[str, tuple[int, int]] = {}  # uid -> generation, and n_obs from which one is due
         self._task: asyncio.Task[None] | None = None
@@ -68,12 +75,36 @@ class ModelHistory:
         if len(self._contacts) < MAX_CONTACTS:
             self._contacts[uid, agent] = self._clock()
 
+    def started(self, model: Model, agent: AgentRecord, incarnation: str) -> None:
+        """Add the start of an agent's process that continues its journal.
+
+        A running agent names the state that it has; one that asks without has no model yet. The server cannot tell a
+        kill from a stop: it sees that the same incarnation starts again.
+        """
+        key, now = (model.uid, agent.name), self._clock()
+        is_known = now - self._started.get(key, -math.inf) < STARTED_AGAIN_S
+        if not agent.n_uploads or agent.incarnation != incarnation or is_known:
+            return
+        if len(self._started) >= MAX_CONTACTS:
+            self._started.clear()
+        self._started[key] = now
+        silent_s = 0.0 if agent.last_seen is None else max(now - agent.last_seen, 0.0)
+        detail = f"continues its journal after upload {agent.sequence}; last seen {duration(silent_s)} before"
+        self.event(model, "started_again", agent.name, detail)
+
     def refused(self, model: Model, agent: str, error: FedbanditError) -> None:
         """Add the refusal of an upload; at most one per second for the same agent and reason."""
         key = (model.uid, agent, error.code)
         if key not in self._refused and len(self._refused) < MAX_BUFFERED:
             self._refused.add(key)
             self.event(model, "refused", agent, f"{error.code}: {error}")
+
+    def merged(self, model: Model, upload: IncomingUpload) -> None:
+        """Add an upload to the history of its agent."""
+        n_obs, reward_sum, _ = upload.numbers[-3:].tolist()
+        if upload.sequence == 1 and len(self._first_uploads) < MAX_BUFFERED:
+            self._first_uploads[model.uid, upload.agent] = model
+        self.trails.step(model.uid, upload.agent, self._clock(), n_obs, reward_sum)
 
     def changed(self, model: Model, packed: bytes) -> None:
         """Remember the latest state of a model for the next sample."""
@@ -85,6 +116,7 @@ class ModelHistory:
             await self._flush()
 
     async def _flush(self) -> None:
+        await self._add_new_incarnations()
         events, self._events = self._events, []
         latest, self._latest = self._latest, {}
         self._refused.clear()
@@ -99,7 +131,18 @@ class ModelHistory:
             checkpoints = [entry for model, packed in ordered for entry in self._checkpoint(model, packed, now)]
             await self._store.record([*events, *samples, *contacts, *checkpoints])
         except FedbanditError as error:
+            self.last_failure = now
             self._log.warning("history_not_written", error=error.code, message=str(error))
+
+    async def _add_new_incarnations(self) -> None:
+        """Add an event for agents whose first upload of an incarnation was not their first upload."""
+        begun, self._first_uploads = self._first_uploads, {}
+        for (_, name), model in begun.items():
+            with contextlib.suppress(FedbanditError):  # removed meanwhile, or the store is unavailable
+                agent = await self._store.agent(model.settings.name, name)
+                if agent.n_uploads > agent.sequence:
+                    detail = f"incarnation {agent.incarnation[:12]}, with an empty or recovered state directory"
+                    self.event(model, "new_incarnation", name, detail)
 
     def _due_contacts(self, now: float) -> list[HistoryEntry]:
         """Contacts, if it is time to write them; sorted, so that replicas lock rows in the same order."""

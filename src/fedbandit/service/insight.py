@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from fedbandit.algorithms.messages import n_packed, stats_from_bytes
+from fedbandit.core import personal as personals
 from fedbandit.core import radius as radii
 from fedbandit.core.arrays import Vector
 from fedbandit.core.consistency import LEVEL, distance_to_ball, least_noise_scale
+from fedbandit.core.personal_prior import choose_kappa, others_of
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.structure import ridge_model
 from fedbandit.core.theory import exogenous_radius
@@ -30,6 +32,7 @@ DELTA = 0.01  # failure probability of the radius that is estimated beside a fix
 ENOUGH = 1.001  # a radius that is short by less than this factor is not worth a warning
 MAX_COMPARED_BYTES = 64 << 20  # of agents' sums that are read to find the largest shares
 MAX_COMPARED = 2_000
+MAX_KAPPA_DIM = 100  # features up to which κ is computed for a list of agents
 BUFFERS = "uploads within α"
 UNSEEN = "buffers that were not uploaded yet, or were lost, are not visible"
 LATE = "look for agents that are cut off or slow: sort the agents by growth"
@@ -124,6 +127,21 @@ class ModelInsight:
         np.fill_diagonal(Sigma, np.maximum(np.diagonal(Sigma), settings.lam))
         theta = ridge_model(replace(rest, Sigma=Sigma)).theta_hat
         return Influence(self.share(contribution), self.ridge.distance(theta), beta, self.ridge.theta_hat - theta)
+
+    def kappa(self, contribution: bytes | None) -> float | None:
+        """κ of an agent in a model with `personal`: the stated one, or what its merged sums give; O(d³).
+
+        Agents choose κ themselves and do not send it; with what is merged they would choose this one. None where the
+        model has no κ, the agent no data, or the model too many features.
+        """
+        settings = self.model.settings
+        if isinstance(settings.personal, personals.Fixed):
+            return settings.personal.kappa
+        if settings.personal is None or contribution is None or settings.blocks > 1 or settings.dim > MAX_KAPPA_DIM:
+            return None
+        own = stats_from_bytes(contribution, settings.dim)
+        others = others_of(self.ridge.stats, own, settings.lam)
+        return None if others is None or own.n_obs < 1 else choose_kappa(others, own)
 
     def intervals(self, values: Vector, *, limit: int, sort: bool = False) -> list[CoefficientInterval]:
         """Values by feature beside the half-widths of the model, the largest first with `sort` or beyond `limit`."""

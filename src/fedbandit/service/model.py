@@ -97,6 +97,19 @@ class Model:
         """The same over all uploads."""
         return max(self.settings.alpha, alpha_of(self.growth.most))
 
+    @property
+    def n_seen(self) -> int:
+        """Observations in all uploads so far: merged in any epoch, or discarded."""
+        return max(self.clock, self.n_obs) + self.n_discarded
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of the raw rows of all observations, each sent once as float64, to compare `n_bytes` with.
+
+        A row is the features of the choice and the reward; with blocks it is the context, the arm and the reward.
+        """
+        return raw_bytes(self.settings, self.n_seen)
+
     def to_dict(self) -> dict[str, Any]:
         """The response of `GET /v1/models/{m}`."""
         return {
@@ -122,6 +135,7 @@ class Model:
             "n_rewards": self.n_rewards,
             "n_uploads": self.n_uploads,
             "n_bytes": self.n_bytes,
+            "raw_bytes": self.raw_bytes,
             "effective_alpha": self.effective_alpha,
             "worst_alpha": self.worst_alpha,
         }
@@ -138,6 +152,12 @@ def epoch_fields(model: Model, discarded: int, outcome: str = "") -> dict[str, A
 def settings_id(settings: ModelSettings, uid: str) -> str:
     """Sixteen hexadecimal digits for settings and the model that has them."""
     return hashlib.sha256(f"{uid}\n{replace(settings, notes='').to_json()}".encode()).hexdigest()[:16]
+
+
+def raw_bytes(settings: ModelSettings, n_obs: int) -> int:
+    """Bytes of so many raw rows."""
+    numbers = settings.dim + 1 if settings.blocks == 1 else settings.dim // settings.blocks + 2
+    return 8 * numbers * n_obs
 
 
 def alpha_of(growth: float) -> float:

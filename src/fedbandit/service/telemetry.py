@@ -19,7 +19,7 @@ from fedbandit.errors import Overloaded, StoreUnavailable
 from fedbandit.service.fleet_metrics import FleetMetrics
 
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-TOKEN = re.compile(rb"fbe?_[A-Za-z0-9_-]{43}")  # as `auth.new_token` and `enrolment.new_secret` make them
+TOKEN = re.compile(rb"fb[el]?_[A-Za-z0-9_-]{43}")  # tokens, secrets of enrolments and of sign-in links
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -146,7 +146,7 @@ class _Line:
         event["timestamp"] = f"{self._formatted}.{nanoseconds // 1000:06d}Z"
         line = self._encode(event)
         # A token may be given by mistake where a path or a name belongs, and those are logged.
-        return TOKEN.sub(b"fb_[hidden]", line) if b"fb_" in line or b"fbe_" in line else line
+        return TOKEN.sub(b"fb_[hidden]", line) if b"fb_" in line or b"fbe_" in line or b"fbl_" in line else line
 
 
 CUT_OFF = "timeout graceful shutdown exceeded"  # uvicorn's message for requests that exceed `drain_timeout_s`

@@ -1,5 +1,6 @@
 // Line charts as SVG: nodes are reused, lines are labelled directly, values are read by pointer or arrow keys.
 import { ticks, timeTicks, shortNumber, clock } from "./scale.js";
+import { span, zoomTo, zoomBy, resetZoom } from "./time_range.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const MAX_POINTS = 1500; // of a line; when there are more, every second one of the older half goes
@@ -47,6 +48,21 @@ function element(kind, attributes, ...children) {
   return node;
 }
 
+/** The part of a line between two times; its value at the first time stands for everything before. */
+export function clip({ x, y }, [from, to], isStep) {
+  const first = x.findIndex((at) => at >= from);
+  const begin = first < 0 ? x.length : first;
+  const end = x.findLastIndex((at) => at <= to) + 1;
+  const cut = { x: x.slice(begin, Math.max(end, begin)), y: y.slice(begin, Math.max(end, begin)) };
+  if (begin > 0 && y[begin - 1] !== null && (isStep || end > begin) && (cut.x[0] ?? Infinity) > from) {
+    const [x0, y0, x1, y1] = [x[begin - 1], y[begin - 1], x[begin], y[begin]];
+    const share = isStep || y1 === null || y1 === undefined ? 0 : (from - x0) / (x1 - x0);
+    cut.x.unshift(from);
+    cut.y.unshift(y0 + share * ((y1 ?? y0) - y0));
+  }
+  return cut;
+}
+
 export class Chart {
   constructor(host) {
     this.host = host;
@@ -63,12 +79,17 @@ export class Chart {
 
   redraw() {
     if (!this.series) return;
-    const lines = this.spec.lines
+    const known = this.spec.lines
       .map((line, i) => ({ ...line, ...this.series.get(line.series), colour: line.style === "thin" ? "thin" : i }))
       .filter((line) => line.x?.length);
+    const times = known.flatMap((line) => [line.x[0], line.x.at(-1)]);
+    this.window = span(Math.min(...times), Math.max(this.now, ...times));
+    const lines = known.map((line) => ({ ...line, ...clip(line, this.window, line.style === "step") })).filter((line) => line.x.length);
     this.lines = lines;
+    if (this.svg) this.nothing.hidden = lines.length > 0;
     if (!lines.some((line) => line.y.some((y) => y !== null))) {
       if (this.spec.lines.some((line) => this.series.has(line.series))) this.showEmpty();
+      if (this.svg) Object.values(this.groups).forEach((group) => group.replaceChildren());
       return;
     }
     if (!this.svg) this.build();
@@ -95,15 +116,20 @@ export class Chart {
       return this.svg.appendChild(node);
     };
     this.groups = Object.fromEntries(
-      ["lattice", "y-axis", "x-axis", "rules", "rule-names", "lines", "ends", "names", "cursor"].map((n) => [n, group(n)]),
+      ["lattice", "y-axis", "x-axis", "rules", "rule-names", "marks", "lines", "ends", "names", "selection", "cursor"].map((n) => [n, group(n)]),
     );
     this.unit = this.svg.appendChild(document.createElementNS(SVG, "text"));
     this.legend = element("ul", { class: "legend" });
     this.readout = element("div", { class: "readout", hidden: "" });
     this.table = element("details", { class: "as-table" }, element("summary", {}, "Show as a table"));
     this.table.addEventListener("toggle", () => this.table.open && this.fillTable());
-    this.host.replaceChildren(this.legend, this.svg, this.readout, this.table);
+    this.nothing = element("p", { class: "loading", hidden: "" }, "Nothing in this time range.");
+    this.host.replaceChildren(this.legend, this.svg, this.nothing, this.readout, this.table);
     this.svg.addEventListener("pointermove", (event) => this.pointAt(event));
+    this.svg.addEventListener("pointerdown", (event) => this.beginDrag(event));
+    this.svg.addEventListener("pointerup", (event) => this.endDrag(event));
+    this.svg.addEventListener("pointercancel", () => this.select(null));
+    this.svg.addEventListener("dblclick", resetZoom);
     this.svg.addEventListener("pointerleave", () => this.moveCursor(null));
     this.svg.addEventListener("blur", () => this.moveCursor(null));
     this.svg.addEventListener("keydown", (event) => this.step(event));
@@ -123,10 +149,7 @@ export class Chart {
     if (low === high) [low, high] = [low - Math.abs(low || 1) * 0.5, high + Math.abs(high || 1) * 0.5];
     this.yTicks = ticks(low, high, this.isWide ? 5 : 4);
     [this.low, this.high] = [Math.min(low, this.yTicks[0]), Math.max(high, this.yTicks.at(-1))];
-    const xs = lines.flatMap((line) => [line.x[0], line.x.at(-1)]);
-    this.first = Math.min(...xs);
-    this.last = Math.max(this.now, ...xs);
-    if (this.last <= this.first) this.last = this.first + 1;
+    [this.first, this.last] = this.window;
     const widest = Math.max(...this.yTicks.map((y) => shortNumber(y).length));
     const longest = Math.max(...lines.map((line) => line.name.length));
     this.left = 14 + 7 * widest;
@@ -169,6 +192,18 @@ export class Chart {
     set(this.unit, { x: 2, y: 12, class: "unit" });
     write(this.unit, this.spec.unit ?? "");
     this.drawRules(end);
+    this.drawMarks();
+  }
+
+  /** Events as lines from top to bottom; the readout names the one at the cursor. */
+  drawMarks() {
+    const text = document.querySelector("#marks [data-marks]")?.dataset.marks ?? "[]";
+    this.marks = JSON.parse(text).filter(([at]) => at >= this.first && at <= this.last);
+    const drawn = pool(this.groups.marks, "line", this.marks.length);
+    this.marks.forEach(([at], i) => {
+      const x = this.x(at).toFixed(1);
+      set(drawn[i], { x1: x, x2: x, y1: this.top - 6, y2: this.height - this.bottom });
+    });
   }
 
   drawRules(end) {
@@ -251,9 +286,38 @@ export class Chart {
     return this.lines.reduce((most, line) => (line.x.length > most.length ? line.x : most), []);
   }
 
-  pointAt(event) {
+  place(event) {
     const box = this.svg.getBoundingClientRect();
-    const x = ((event.clientX - box.left) / box.width) * this.width;
+    return ((event.clientX - box.left) / box.width) * this.width;
+  }
+
+  timeAt(x) {
+    const inner = this.width - this.left - this.right;
+    const share = Math.min(Math.max((x - this.left) / inner, 0), 1);
+    return this.first + share * (this.last - this.first);
+  }
+
+  beginDrag(event) {
+    if (event.button) return;
+    this.dragged = this.place(event);
+    if (event.pointerType === "mouse") this.svg.setPointerCapture(event.pointerId);
+  }
+
+  endDrag(event) {
+    const [a, b] = [this.dragged, this.place(event)];
+    this.select(null);
+    if (a !== null && a !== undefined && Math.abs(a - b) > 8) zoomTo(...[this.timeAt(a), this.timeAt(b)].sort((p, q) => p - q));
+  }
+
+  select(x) {
+    const [box] = pool(this.groups.selection, "rect", x === null ? 0 : 1);
+    if (x === null) this.dragged = null;
+    else set(box, { x: Math.min(x, this.dragged), y: this.top, width: Math.abs(x - this.dragged), height: this.height - this.top - this.bottom });
+  }
+
+  pointAt(event) {
+    const x = this.place(event);
+    if (this.dragged !== null && this.dragged !== undefined) this.select(x);
     const stops = this.stops;
     let best = 0;
     for (let i = 1; i < stops.length; i++) {
@@ -264,6 +328,9 @@ export class Chart {
 
   step(event) {
     const stops = this.stops;
+    const zooms = { "+": 0.5, "=": 0.5, "-": 2, "−": 2 };
+    if (event.key in zooms) zoomBy(zooms[event.key], this.cursor ?? (this.first + this.last) / 2, this.window);
+    if (event.key === "Escape" || event.key === "0") resetZoom();
     const moves = { ArrowLeft: -1, ArrowRight: 1, Home: -stops.length, End: stops.length };
     if (!(event.key in moves)) return;
     event.preventDefault();
@@ -289,8 +356,10 @@ export class Chart {
     const x = this.x(this.cursor);
     set(mark, { x1: x, x2: x, y1: this.top, y2: this.height - this.bottom });
     const shown = this.lines.map((line) => [line, this.valueAt(line, this.cursor)]).filter(([, y]) => y !== null && y !== undefined);
+    const near = this.marks.filter(([at]) => Math.abs(this.x(at) - x) < 6).slice(0, 3);
     this.readout.replaceChildren(
-      element("strong", {}, clock(this.cursor, true)),
+      element("strong", {}, clock(this.cursor, true, this.last - this.first > 86400)),
+      ...near.map(([, text]) => element("em", {}, text)),
       ...shown.map(([line, y]) => element("span", { class: `line-${line.colour}` }, `${line.name} ${shortNumber(y, 4)}`)),
     );
     const room = this.width - this.readout.offsetWidth;
@@ -306,7 +375,7 @@ export class Chart {
     const head = element("tr", {}, element("th", { scope: "col" }, "Time"));
     this.lines.forEach((line) => head.append(element("th", { scope: "col" }, line.name)));
     const body = rows.map((x) => {
-      const row = element("tr", {}, element("th", { scope: "row" }, clock(x, true)));
+      const row = element("tr", {}, element("th", { scope: "row" }, clock(x, true, this.last - this.first > 86400)));
       this.lines.forEach((line) => row.append(element("td", {}, shortNumber(this.valueAt(line, x), 4))));
       return row;
     });

@@ -1,5 +1,6 @@
 // Keeps a view current: its parts are morphed in place, charts get new points, and memory use stays bounded.
 import { Chart, addPoints } from "./chart.js";
+import { followRange } from "./time_range.js";
 
 const SILENCE_MS = 12000; // the server sends an event at least every 5 s
 const RETRY_MS = 3000;
@@ -173,12 +174,13 @@ let searchTimer = 0;
 async function swap(address, { push = true } = {}) {
   const answer = await fetch(address, { headers: { Accept: "text/html" } });
   const next = new DOMParser().parseFromString(await answer.text(), "text/html");
-  const part = next.getElementById("agents");
+  const { swap: id } = document.querySelector("form[data-swap]").dataset;
+  const part = next.getElementById(id);
   if (!answer.ok || !part) {
     location.assign(address);
     return;
   }
-  morph(document.getElementById("agents"), part.innerHTML);
+  morph(document.getElementById(id), part.innerHTML);
   const sort = document.querySelector("form[data-swap] [name=sort]");
   if (sort) sort.value = next.querySelector("form[data-swap] [name=sort]").value;
   if (push) history.pushState(null, "", address);
@@ -205,7 +207,7 @@ function followLists() {
     clearTimeout(searchTimer);
     searchTimer = setTimeout(() => swap(addressOf(form)), 250);
   });
-  document.getElementById("agents").addEventListener("click", (event) => {
+  document.getElementById(form.dataset.swap).addEventListener("click", (event) => {
     const link = event.target.closest("a");
     const plain = !(event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || event.button);
     if (!link || !plain || link.pathname !== location.pathname) return;
@@ -246,6 +248,7 @@ for (const host of document.querySelectorAll("[data-chart]")) charts.push(new Ch
 const widths = new ResizeObserver(() => charts.forEach((chart) => chart.redraw()));
 charts.forEach((chart) => widths.observe(chart.host));
 followTheme();
+followRange(() => charts.forEach((chart) => chart.redraw()));
 followLists();
 refreshTimes();
 setInterval(refreshTimes, 1000);

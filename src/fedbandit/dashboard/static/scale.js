@@ -23,8 +23,9 @@ export function timeTicks(first, last, n) {
   return found;
 }
 
-/** A time of day. */
-export function clock(at, withSeconds) {
+/** A time of day, with its date if wanted. */
+export function clock(at, withSeconds, withDate = false) {
+  if (withDate) return `${day(at)}, ${clock(at, withSeconds)}`;
   const options = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(withSeconds ? { second: "2-digit" } : {}) };
   return new Date(at * 1000).toLocaleTimeString("en-GB", options);
 }

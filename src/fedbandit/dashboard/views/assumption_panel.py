@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedbandit.dashboard.components import panel
-from fedbandit.dashboard.markup import Child, Html, tag
+from fedbandit.dashboard.components import exports, marked, panel
+from fedbandit.dashboard.markup import Html, tag
 from fedbandit.service.assumptions import AssumptionCheck
 from fedbandit.service.formatting import count
 from fedbandit.service.monitor import MonitorReport
@@ -27,20 +27,17 @@ def assumptions(report: MonitorReport) -> Html:
         ),
     )
     note = f"at version {count(report.insight.model.version)}"
-    return panel("Assumptions", tag("ul", [_check(check) for check in checks], class_="checks"), what, note=note)
+    listed = tag("ul", [_check(check) for check in checks], class_="checks")
+    files = exports(report.insight.model.settings.name, "assumptions")
+    return panel("Assumptions", listed, what, note=note, word="assumptions", files=files)
 
 
 def _check(check: AssumptionCheck) -> Html:
     state = tag("span", WORDS[check.state], class_=f"badge {STATES[check.state]}".strip())
-    advice = tag("p", tag("strong", "What to do: "), _marked(check.advice), class_="text") if check.advice else None
+    advice = tag("p", tag("strong", "What to do: "), marked(check.advice), class_="text") if check.advice else None
     return tag(
         "li",
         tag("p", state, " ", tag("strong", check.assumption)),
         tag("p", check.evidence, class_="text quiet"),
         advice,
     )
-
-
-def _marked(text: str) -> list[Child]:
-    """Text with what stands between backticks as code."""
-    return [tag("code", part) if place % 2 else part for place, part in enumerate(text.split("`"))]

@@ -25,7 +25,15 @@ def gain_over_control(found: Gain, share: float) -> Html:
             "sequence. It compares the mean rewards of both groups so far, for decisions whose reward has arrived.",
         ),
     )
-    return panel("Gain over control", badge, tag("p", words_of(found), class_="text"), _groups(found), what, note=note)
+    return panel(
+        "Gain over control",
+        badge,
+        tag("p", words_of(found), class_="text"),
+        _groups(found),
+        what,
+        note=note,
+        word="control",
+    )
 
 
 def _groups(found: Gain) -> Html:

@@ -7,34 +7,37 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fedbandit.algorithms.messages import n_bytes
 from fedbandit.core import drift as drifts
 from fedbandit.core import personal as personals
 from fedbandit.core import radius as radii
-from fedbandit.dashboard.chart_series import ChartSeries, mean_reward, recent_means, series_of
+from fedbandit.dashboard.chart_series import ChartSeries, recent_means, series_of
 from fedbandit.dashboard.components import (
     LiveParts,
     RenderedView,
     breadcrumbs,
     chart,
     empty_state,
+    exports,
     panel,
-    tile,
-    tiles,
+    time_ranges,
     url,
     when,
+    word_link,
 )
 from fedbandit.dashboard.data_sources import ViewContext
 from fedbandit.dashboard.markup import Html, join, tag
 from fedbandit.dashboard.views import model_panels
 from fedbandit.dashboard.views.assumption_panel import assumptions
 from fedbandit.dashboard.views.gain_panel import gain_over_control
+from fedbandit.dashboard.views.model_tiles import model_tiles
+from fedbandit.dashboard.views.problem_panel import problems_now
 from fedbandit.errors import UnknownAgent
-from fedbandit.service.assumptions import summary
 from fedbandit.service.formatting import count, number, percent, plural, setting, size
 from fedbandit.service.gain import measured
 from fedbandit.service.insight import ModelInsight
 from fedbandit.service.model import Model
-from fedbandit.service.monitor import MonitorReport
+from fedbandit.service.problems import ProblemReport
 from fedbandit.service.stores.base import AgentRecord, Event, FleetSummary, PageQuery
 
 TOP_AGENTS = 10
@@ -43,8 +46,9 @@ TOP_AGENTS = 10
 async def model(context: ViewContext) -> RenderedView:
     """Everything about one model."""
     name, sources = context.path["model"], context.sources
-    report, samples, events, fleet, top = await asyncio.gather(
+    report, problems, samples, events, fleet, top = await asyncio.gather(
         sources.report(name),
+        sources.problems(name),
         sources.samples(name),
         sources.events(name),
         sources.fleet(name),
@@ -53,14 +57,17 @@ async def model(context: ViewContext) -> RenderedView:
     insight = report.insight
     here = insight.model
     if not here.n_obs:
-        return _without_data(insight, fleet, events)
+        return _without_data(insight, fleet, events, problems)
     largest = await sources.largest_shares(insight, TOP_AGENTS)
     compared = await _compared(context, here)
     series = {**series_of(samples, here), **compared}
     parts = LiveParts()
     body = join(
         _head(here),
-        parts.add("tiles", _tiles(report, fleet, series["recent"])),
+        parts.add("problems", problems_now(name, problems)),
+        parts.add("tiles", model_tiles(report, fleet, series["recent"])),
+        time_ranges(),
+        parts.add("marks", model_panels.marks(events), hidden=True),
         tag(
             "div",
             _reward(here, list(compared), context.query.get("with", ""), top.agents),
@@ -82,7 +89,9 @@ async def model(context: ViewContext) -> RenderedView:
     return RenderedView(name, body, parts.found, series, shape="full")
 
 
-def _without_data(insight: ModelInsight, fleet: FleetSummary, events: list[Event]) -> RenderedView:
+def _without_data(
+    insight: ModelInsight, fleet: FleetSummary, events: list[Event], problems: ProblemReport
+) -> RenderedView:
     """A model before its first upload: the next step instead of charts."""
     name = insight.model.settings.name
     parts = LiveParts()
@@ -100,7 +109,8 @@ def _without_data(insight: ModelInsight, fleet: FleetSummary, events: list[Event
         ]
     first = panel("No uploads yet", parts.add("first", empty_state("Nothing learnt yet", steps)), wide=True)
     history = parts.add("events", model_panels.events(name, events[:12]), class_="cell wide")
-    body = join(_head(insight.model), tag("div", first, history, class_="grid"))
+    now = parts.add("problems", problems_now(name, problems) if problems.problems or problems.missing else None)
+    body = join(_head(insight.model), now, tag("div", first, history, class_="grid"))
     return RenderedView(name, body, parts.found, shape="empty")
 
 
@@ -122,6 +132,7 @@ def _head(here: Model) -> Html:
     name = settings.name
     about = [
         plural(settings.dim, "feature"),
+        *([plural(settings.blocks, "arm")] if settings.blocks > 1 else []),
         f"α = {setting(settings.alpha)}",
         f"λ = {setting(settings.lam)}",
         radius_words(settings.radius),
@@ -131,8 +142,10 @@ def _head(here: Model) -> Html:
     path = breadcrumbs(("Models", "/"), here=name)
     facts = [tag("li", word) for word in about]
     made = tag("li", "created ", when(here.created))
-    agents = tag("a", "All agents", href=url("models", name, "agents"), class_="button")
-    return tag("div", path, tag("h1", name), agents, tag("ul", facts, made, class_="facts"), class_="view-head")
+    places = ["agents", "events", *(["arms"] if settings.blocks > 1 else [])]
+    links = [tag("a", f"All {place}", href=url("models", name, place), class_="button") for place in places]
+    buttons = tag("div", links, class_="buttons")
+    return tag("div", path, tag("h1", name), buttons, tag("ul", facts, made, class_="facts"), class_="view-head")
 
 
 def personal_words(personal: personals.Personal) -> str:
@@ -163,47 +176,6 @@ def radius_words(radius: radii.AnyRadius) -> str:
     return f"{radius.kind} radius"
 
 
-def _tiles(report: MonitorReport, fleet: FleetSummary, recent: ChartSeries) -> Html:
-    here, guarantee = report.insight.model, report.insight.guarantee
-    name = here.settings.name
-    last = next((y for y in reversed(recent.y) if y is not None), None)
-    unsent = f"{count(fleet.unsent)} more unsent at {plural(fleet.n_with_unsent, 'agent')}"
-    earlier = [f"{count(here.clock - here.n_obs)} in earlier epochs"] if here.epoch and here.clock > here.n_obs else []
-    earlier += [f"{count(here.n_discarded)} discarded"] if here.n_discarded else []
-    n_seen = max(here.clock, here.n_obs) + here.n_discarded
-    rate = f"1 per {number(n_seen / here.n_uploads, 2)} observations" if here.n_uploads else "none yet"
-    active = f"{count(fleet.n_active)} active in the last 10 min"
-    odd = [f"{count(fleet.n_silent)} never active"] if fleet.n_silent else []
-    odd += [f"{count(fleet.n_revoked)} revoked"] if fleet.n_revoked else []
-    odd += [f"{count(fleet.n_quarantined)} in quarantine"] if fleet.n_quarantined else []
-    odd += [f"{count(here.n_retired)} retired"] if here.n_retired else []
-    waiting = [f"{plural(here.n_rewards, 'reward')} kept for their agents"] if here.n_rewards else []
-    alpha = f"the model's α is {setting(here.settings.alpha)}; up to {number(guarantee.normal_alpha, 2)} is normal"
-    return tiles(
-        tile("Recent mean reward", number(last), f"{number(mean_reward(here))} overall"),
-        tile("Observations", count(here.n_obs), unsent if fleet.unsent else "none reported unsent", *earlier, *waiting),
-        tile("Exchanges", count(here.n_uploads), rate),
-        tile("Agents", count(fleet.n_agents), active, *odd, href=url("models", name, "agents", sort="last_seen")),
-        tile("Effective alpha", _alpha_number(here.effective_alpha), alpha),
-        _assumptions_tile(report),
-    )
-
-
-def _assumptions_tile(report: MonitorReport) -> Html:
-    """Red as soon as one assumption is contradicted; green is said of those that were tested and held, never of all."""
-    found = summary(report.checks)
-    rest = f"{count(found['held'])} tested and held, {count(found['assumed'])} assumed"
-    if found["contradicted"]:
-        broken = next(check.assumption for check in report.checks if check.state == "contradicted")
-        text = f"{count(found['contradicted'])} contradicted"
-        return tile("Assumptions", text, broken, rest, href="#assumptions", state="bad")
-    return tile("Assumptions", "none contradicted", rest, href="#assumptions")
-
-
-def _alpha_number(alpha: float) -> str:
-    return "beyond 1,000,000" if alpha > 1e6 else number(alpha)
-
-
 def _reward(here: Model, compared: list[str], asked: str, top: list[AgentRecord]) -> Html:
     lines: list[Mapping[str, str]] = [
         {"series": "recent", "name": "recent"},
@@ -213,7 +185,8 @@ def _reward(here: Model, compared: list[str], asked: str, top: list[AgentRecord]
         lines.append({"series": "agent", "name": asked, "style": "other"})
     note = "Recent: over the last 5 % of all observations, at least 20."
     drawn = chart("reward", "Mean reward over time", lines, unit="reward per observation")
-    return panel("Mean reward", drawn, _compare(here, asked, bool(compared), top), wide=True, note=note)
+    compare, files = _compare(here, asked, bool(compared), top), exports(here.settings.name, "reward", over_time=True)
+    return panel("Mean reward", drawn, compare, wide=True, note=note, word="reward", files=files)
 
 
 def _compare(here: Model, asked: str, found: bool, top: list[AgentRecord]) -> Html:
@@ -237,9 +210,16 @@ def _gain(parts: LiveParts, here: Model) -> Html | None:
 
 
 def _exchanges(parts: LiveParts, here: Model) -> Html:
-    text = f"{size(here.n_bytes)} received in {plural(here.n_uploads, 'upload')}, about as much sent back."
-    note = parts.add("bytes", text, element="p", class_="text")
-    return _step_panel("Exchanges", note, "exchanges", "Exchanges over time", "exchanges", unit="exchanges so far")
+    settings = here.settings
+    back = size(here.n_uploads * n_bytes(settings.dim, settings.blocks))
+    text = (
+        f"{size(here.n_bytes)} received in {plural(here.n_uploads, 'upload')}, at most {back} sent back. The raw rows "
+        f"of {plural(here.n_seen, 'observation')}, sent once, would be {size(here.raw_bytes)}."
+    )
+    note = parts.add("bytes", text, word_link("bytes"), element="p", class_="text")
+    files = exports(settings.name, "exchanges", over_time=True)
+    label, unit = "Exchanges over time", "exchanges so far"
+    return _step_panel("Exchanges", note, "exchanges", label, "exchanges", "exchange", files, unit=unit)
 
 
 def _information(parts: LiveParts, insight: ModelInsight) -> Html:
@@ -248,7 +228,8 @@ def _information(parts: LiveParts, insight: ModelInsight) -> Html:
     text = f"{number(rho)} nats: on average intervals are {narrower} narrower than at the start."
     note = parts.add("information", text, element="p", class_="text")
     label, unit = "Growth of the log-determinant over time", "log det Σ − d log λ"
-    return _step_panel("Information gained", note, "information", label, "log det", unit=unit)
+    files = exports(insight.model.settings.name, "information", over_time=True)
+    return _step_panel("Information gained", note, "information", label, "log det", "information", files, unit=unit)
 
 
 def _alpha(insight: ModelInsight) -> Html:
@@ -259,10 +240,13 @@ def _alpha(insight: ModelInsight) -> Html:
     )
     rules = [{"y": insight.model.settings.alpha, "name": "the model's α"}]
     note, label = tag("p", text, class_="text"), "Effective alpha over time"
-    return _step_panel("Effective alpha", note, "alpha", label, "largest growth", unit="α", rules=rules)
+    files = exports(insight.model.settings.name, "alpha", over_time=True)
+    return _step_panel("Effective alpha", note, "alpha", label, "largest growth", "alpha", files, unit="α", rules=rules)
 
 
-def _step_panel(title: str, note: Html, series: str, label: str, line: str, **options: Any) -> Html:
+def _step_panel(
+    title: str, note: Html, series: str, label: str, line: str, word: str, files: Html, **options: Any
+) -> Html:
     """A panel with a chart of one step line from zero."""
     lines = [{"series": series, "name": line, "style": "step"}]
-    return panel(title, note, chart(series, label, lines, zero=True, **options))
+    return panel(title, note, chart(series, label, lines, zero=True, **options), word=word, files=files)

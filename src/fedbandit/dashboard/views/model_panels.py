@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedbandit.core import radius as radii
-from fedbandit.dashboard.components import bar, empty_state, number_cell, number_head, panel, table, url, when, whisker
-from fedbandit.dashboard.markup import Child, Html, tag
+from fedbandit.dashboard.components import (
+    bar,
+    empty_state,
+    exports,
+    number_cell,
+    number_head,
+    panel,
+    table,
+    url,
+    when,
+    whisker,
+    word_link,
+)
+from fedbandit.dashboard.markup import Child, Html, as_json, tag
 from fedbandit.service.formatting import count, number, percent, plural, setting
 from fedbandit.service.insight import CoefficientInterval, LargestShares, ModelInsight
 from fedbandit.service.stores.base import Event, FleetSummary
@@ -14,6 +26,10 @@ from fedbandit.service.stores.base import Event, FleetSummary
 MAX_FEATURES = 15
 KINDS = {
     "created": "model created",
+    "widened": "arms added",
+    "started_again": "process started again",
+    "new_incarnation": "new incarnation",
+    "noted": "note",
     "configured": "settings changed",
     "enrolled": "enrolled",
     "renewed": "token renewed",
@@ -53,6 +69,7 @@ def guarantee(insight: ModelInsight, fleet: FleetSummary) -> Html:
         tag("p", found.explanation, class_="text"),
         _unseen(fleet),
         tag("dl", rows, class_="pairs"),
+        word="beta",
     )
 
 
@@ -72,7 +89,9 @@ def theta(insight: ModelInsight) -> Html:
     note = "θ̂ with its interval at the β in use"
     if dim > MAX_FEATURES:
         note = f"the {MAX_FEATURES} largest of {count(dim)}, with intervals at the β in use"
-    return panel("Estimates", whiskers("Estimated weight of each feature", found), note=note)
+    drawn = whiskers("Estimated weight of each feature", found)
+    files = exports(insight.model.settings.name, "estimates")
+    return panel("Estimates", drawn, note=note, word="estimate", files=files)
 
 
 def whiskers(caption: str, found: Sequence[CoefficientInterval], *, unit: str = "θ̂") -> Html:
@@ -116,20 +135,19 @@ def shares(insight: ModelInsight, found: LargestShares) -> Html:
         rows.append(_share_row(f"{count(others)} others together", rest, most))
     rows.append(_share_row(tag("span", "the prior λI", class_="quiet"), insight.prior_share, most))
     heads: list[Child] = ["Agent", tag("th", tag("span", "bar", class_="hidden"), scope="col"), number_head("Share")]
-    why = tag(
-        "details",
-        tag("summary", "What is a share?"),
-        tag(
-            "p",
-            "tr(Σ⁻¹Σₐ)/d, the part of the model's precision that an agent's data Σₐ contribute, averaged over "
-            "directions. The shares of all agents and of the prior add up to exactly 100 %.",
-        ),
-    )
     note = None
     if found.n_compared < insight.model.n_agents:
         note = f"the largest among the {count(found.n_compared)} agents with most observations"
     listed = table("Share of information by agent", heads, rows, class_="shares")
-    return panel("Share of information", listed, why, note=note)
+    all_of_them = tag("a", "More agents, by share", href=url("models", name, "agents", sort="-share"))
+    return panel(
+        "Share of information",
+        listed,
+        tag("p", all_of_them, class_="text"),
+        note=note,
+        word="share",
+        files=exports(name, "shares"),
+    )
 
 
 def _share_row(who: Child, share: float, most: float) -> list[Child]:
@@ -137,16 +155,33 @@ def _share_row(who: Child, share: float, most: float) -> list[Child]:
     return [head, tag("td", bar(share, most, percent(share)), class_="drawn"), number_cell(percent(share))]
 
 
-def events(model: str, found: Sequence[Event]) -> Html:
-    """Recent events."""
+def events(model: str, found: Sequence[Event], *, all_of_them: bool = False) -> Html:
+    """Events, newest first."""
     if not found:
-        return panel("Events", empty_state("No events yet"))
-    return panel("Events", tag("ol", [_event(model, event) for event in found], class_="events"))
+        return panel("Events", empty_state("No events yet"), word="events")
+    more = None if all_of_them else tag("p", tag("a", "All events", href=url("models", model, "events")), class_="text")
+    listed = tag("ol", [_event(model, event) for event in found], class_="events")
+    return panel("Events", listed, more, word="events", files=exports(model, "events", over_time=True))
+
+
+WARNINGS = frozenset({"refused", "revoked", "quarantined", "restarted", "new_incarnation", "started_again", "restored"})
+LINKED = {"new_incarnation": "incarnation", "started_again": "incarnation", "quarantined": "quarantine"}
+LINKED |= {"restarted": "restart", "restored": "restore", "refused": "refused"}
+MARKED = frozenset({"restarted", "restored", "started_again", "new_incarnation", "configured", "noted", "widened"})
+MAX_MARKS = 100
 
 
 def _event(model: str, event: Event) -> Html:
     who = tag("a", event.agent, href=url("models", model, "agents", event.agent)) if event.agent else None
-    state = {"refused": "warn", "revoked": "warn", "quarantined": "warn", "restarted": "warn"}.get(event.kind, "")
-    kind = tag("span", KINDS.get(event.kind, event.kind), class_=f"kind {state}".strip())
+    kind = tag("span", KINDS.get(event.kind, event.kind), class_="kind warn" if event.kind in WARNINGS else "kind")
+    word = word_link(LINKED[event.kind]) if event.kind in LINKED else None
     detail = tag("span", event.detail, class_="detail") if event.detail else None
-    return tag("li", tag("span", when(event.at), class_="at"), tag("span", who, " ", kind), detail)
+    return tag("li", tag("span", when(event.at), class_="at"), tag("span", who, " ", kind, " ", word), detail)
+
+
+def marks(found: Sequence[Event]) -> Html:
+    """The events that charts mark on their time axis."""
+    marked = [
+        [round(event.at, 2), f"{event.agent} {KINDS[event.kind]}".strip()] for event in found if event.kind in MARKED
+    ]
+    return tag("span", data_marks=as_json(marked[:MAX_MARKS]))

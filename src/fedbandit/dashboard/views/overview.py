@@ -22,10 +22,12 @@ from fedbandit.dashboard.data_sources import ViewContext
 from fedbandit.dashboard.markup import Html, join, tag
 from fedbandit.service.formatting import count, number, plural, setting, size
 from fedbandit.service.model import Model
+from fedbandit.service.problems import ProblemReport
 from fedbandit.service.stores.base import Sample
 
 MAX_SPARKS = 40  # only this many models have a line
 SPARK_POINTS = 60
+MAX_PROBLEMS = 20  # of so many models the overview says whether something is wrong
 
 
 async def overview(context: ViewContext) -> RenderedView:
@@ -37,7 +39,9 @@ async def overview(context: ViewContext) -> RenderedView:
     else:
         names = [model.settings.name for model in models[:MAX_SPARKS]]
         samples = await asyncio.gather(*(context.sources.samples(name) for name in names))
-        body = parts.add("models", _totals(models), _table(models, dict(zip(names, samples, strict=True))))
+        reports = await asyncio.gather(*(context.sources.problems(name) for name in names[:MAX_PROBLEMS]))
+        found = dict(zip(names, reports, strict=False))
+        body = parts.add("models", _totals(models), _table(models, dict(zip(names, samples, strict=True)), found))
     head = tag(
         "div",
         tag("h1", "Models"),
@@ -65,11 +69,13 @@ def _totals(models: Sequence[Model]) -> Html:
             "Exchanges",
             count(sum(model.n_uploads for model in models)),
             f"{size(sum(model.n_bytes for model in models))} received",
+            f"raw rows: {size(sum(model.raw_bytes for model in models))}",
+            word="bytes",
         ),
     )
 
 
-def _table(models: Sequence[Model], samples: dict[str, list[Sample]]) -> Html:
+def _table(models: Sequence[Model], samples: dict[str, list[Sample]], found: dict[str, ProblemReport]) -> Html:
     heads = [
         "Model",
         number_head("Mean reward"),
@@ -77,13 +83,14 @@ def _table(models: Sequence[Model], samples: dict[str, list[Sample]]) -> Html:
         number_head("Observations", wide_only=True),
         number_head("Exchanges", wide_only=True),
         number_head("Agents", wide_only=True),
+        tag("th", "Now", scope="col"),
         tag("th", "Last change", scope="col"),
     ]
-    rows = [_row(model, samples.get(model.settings.name, [])) for model in models]
+    rows = [_row(model, samples.get(model.settings.name, []), found.get(model.settings.name)) for model in models]
     return table("Models", heads, rows, class_="models")
 
 
-def _row(model: Model, samples: list[Sample]) -> list[Html | str]:
+def _row(model: Model, samples: list[Sample], problems: ProblemReport | None) -> list[Html | str]:
     name = model.settings.name
     line = recent_means([(sample.at, sample.n_obs, sample.reward_sum) for sample in samples])
     about = f"{plural(model.settings.dim, 'feature')}, α = {setting(model.settings.alpha)}"
@@ -92,10 +99,25 @@ def _row(model: Model, samples: list[Sample]) -> list[Html | str]:
         number_cell(number(mean_reward(model))),
         tag("td", _spark(line), class_="wide-only"),
         number_cell(count(model.n_obs), wide_only=True),
-        number_cell(count(model.n_uploads), wide_only=True),
+        number_cell(
+            count(model.n_uploads), tag("span", f"{size(model.n_bytes)} received", class_="note"), wide_only=True
+        ),
         number_cell(count(model.n_agents), wide_only=True),
+        tag("td", _state(problems)),
         tag("td", when(samples[-1].at if samples else None, "no data yet")),
     ]
+
+
+def _state(problems: ProblemReport | None) -> Html | str:
+    """What is wrong with a model, in a few words."""
+    if problems is None:
+        return ""
+    n_wrong = sum(problem.severity == "bad" for problem in problems.problems)
+    n_warned = sum(problem.severity == "warn" for problem in problems.problems)
+    found = [("bad", n_wrong, plural(n_wrong, "problem")), ("warn", n_warned, f"{count(n_warned)} to look at")]
+    found.append(("warn", len(problems.missing), f"{count(len(problems.missing))} missing"))
+    shown = [tag("span", words, class_=f"badge {state}") for state, n, words in found if n]
+    return join(*shown) if shown else tag("span", "nothing wrong", class_="badge good")
 
 
 def _spark(line: ChartSeries) -> Html | str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import re
 import secrets
 import time
@@ -23,6 +24,9 @@ N_CHARACTERS = 46  # of a generated token
 MAX_CACHED = 100_000
 MAX_SCRAPERS = 100
 SCRAPE_TIMEOUT_S = 3.0  # less than Prometheus' own timeout
+# Names of tokens that end by themselves: links that sign in once, and the sessions that they open. No person's token
+# can have such a name.
+TEMPORARY = re.compile(r"\((?:link|session) until ([0-9]{1,12}), [0-9a-f]{16}\)")
 
 
 def new_token() -> str:
@@ -33,6 +37,21 @@ def new_token() -> str:
 def hash_token(token: str) -> bytes:
     """The stored form of a token. A fast hash is enough: 256 random bits cannot be guessed."""
     return hashlib.sha256(token.encode()).digest()
+
+
+def temporary_name(kind: str, until: float) -> str:
+    """The name of a token that ends by itself, rounded up to a whole second.
+
+    >>> ends_at(temporary_name("link", 1794810000.5))
+    1794810001.0
+    """
+    return f"({kind} until {math.ceil(until)}, {secrets.token_hex(8)})"
+
+
+def ends_at(name: str) -> float | None:
+    """When the token of this name ends; None for one that does not end by itself."""
+    match = TEMPORARY.fullmatch(name)
+    return None if match is None else float(match[1])
 
 
 def bearer_hash(authorization: str | None) -> bytes:
@@ -125,6 +144,9 @@ class Authenticator:
             )
         if principal.until is not None and self._clock() >= principal.until:
             raise Unauthenticated(f"the token of agent {principal.name!r} was renewed, and this one has expired")
+        end = None if principal.model else ends_at(principal.name)
+        if end is not None and self._clock() >= end:
+            raise Unauthenticated("this session of the dashboard, or the link that would open one, has ended")
         if principal.revoked:
             raise ended(principal.name, principal.retired)
         mark_authenticated()

@@ -129,8 +129,8 @@ class Coordinator:
         queue.expected = min(len(queue.queued), self._max_batch)
 
     async def _commit(self, model: str, batch: list[_QueuedUpload]) -> None:
-        started, now = time.perf_counter(), self._clock()
-        merged = await self._store.merge(model, [item.upload for item in batch], now=now)
+        started = time.perf_counter()
+        merged = await self._store.merge(model, [item.upload for item in batch], now=self._clock())
         self._metrics.commit_seconds.observe(time.perf_counter() - started)
         self._metrics.batch_size.observe(len(batch))
         self._report(merged)
@@ -143,8 +143,7 @@ class Coordinator:
             if outcome.is_new:
                 n_bytes += upload.n_bytes
                 if not outcome.outcome:
-                    n_obs, reward_sum, _ = upload.numbers[-3:].tolist()
-                    self._history.trails.step(merged.model.uid, upload.agent, now, n_obs, reward_sum)
+                    self._history.merged(merged.model, upload)
             if not future.done():  # the request may have been cancelled
                 future.set_result(MergeResult(merged, outcome))
         if n_bytes:

@@ -243,6 +243,8 @@ async def download(
     acknowledged, excluded, n_discarded = 0, False, 0
     if who.role == "agent":
         agent = await container.store.agent(model, who.name)
+        if if_none_match is None:
+            container.history.started(current, agent, incarnation)
         acknowledged, excluded = agent.sequence if agent.incarnation == incarnation else 0, agent.quarantined
         n_discarded = agent.n_discarded
     state = await container.store.state(model)

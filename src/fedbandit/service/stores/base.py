@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
+from fedbandit.core.group_sums import NO_GROUPS, GroupSums
 from fedbandit.errors import InvalidParameter
 from fedbandit.service.exchange.epochs import ModelRestart
 from fedbandit.service.exchange.ledger import IncomingUpload, MergeOutcome
@@ -15,7 +16,7 @@ from fedbandit.service.stores.enrolments import EnrolmentStore
 from fedbandit.service.stores.rewards import RewardStore
 from fedbandit.wire.settings import ModelSettings
 
-Role = Literal["admin", "viewer", "reporter", "agent", "enrolment"]
+Role = Literal["admin", "viewer", "reporter", "agent", "enrolment", "link"]
 Widening = Callable[[ModelSettings], ModelSettings]  # the settings of a model with arms or features added
 SORTS = ("name", "last_seen", "n_obs", "n_uploads", "created", "growth", "unsent", "mean_reward")
 MAX_PER_PAGE = 500
@@ -85,6 +86,7 @@ class AgentRecord:
     retired: float | None = None  # when; None: at work
     enrolment: str = ""  # by which it came
     n_discarded: int = 0
+    groups: GroupSums = NO_GROUPS  # its rewards by group, where the model has a control group
 
     @property
     def counts(self) -> bool:

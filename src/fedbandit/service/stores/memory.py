@@ -340,7 +340,8 @@ def _counted(entry: _StoredModel) -> Model:
 
 
 def _record(row: AgentRow) -> AgentRecord:
-    return AgentRecord(**{name: getattr(row, name) for name in RECORD_FIELDS})
+    known = {name: getattr(row, name) for name in RECORD_FIELDS}
+    return AgentRecord(**{**known, "groups": GroupSums.from_bytes(row.groups)})
 
 
 def _sort_key(key: str) -> Callable[[AgentRecord], Any]:

@@ -39,7 +39,7 @@ MODEL_COLUMNS = (
 )
 AGENT_COLUMNS = (
     "name, created, revoked, quarantined, last_seen, incarnation, sequence, n_uploads, n_obs, "
-    "reward_sum, n_bytes, growth, growth_most, unsent, model_version, retired, enrolment, n_discarded"
+    "reward_sum, n_bytes, growth, growth_most, unsent, model_version, retired, enrolment, n_discarded, reward_groups"
 )
 LEDGER_COLUMNS = (
     "name, token_hash, revoked, incarnation, sequence, digest, total, n_uploads, n_obs, reward_sum, n_bytes, "
@@ -95,6 +95,7 @@ def model_of(row: Row) -> Model:
 def agent_of(row: Row) -> AgentRecord:
     """The agent in a row of `AGENT_COLUMNS`."""
     name, created, revoked, quarantined, *rest = row
+    rest[-1] = GroupSums.from_bytes(rest[-1])
     return AgentRecord(name, created, bool(revoked), bool(quarantined), *rest)
 
 

@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
+import fedbandit as fb
 from fedbandit.core.group_sums import GroupSums
+from fedbandit.errors import InvalidParameter, NotReachable
 from fedbandit.wire.codec import decode_reply
 from tests.chaos.agent_record import AgentRecord, dense_numbers
-from tests.chaos.fleet_checks import FleetState, Report, check_fleet
+from tests.chaos.fleet_checks import FleetState, Report, check_fleet, check_left
 from tests.chaos.fleet_operator import LAM, MODELS, FleetOperator
-from tests.chaos.fleet_record import FleetRecord, Listing
+from tests.chaos.fleet_record import FleetRecord, Listing, record_name
 from tests.chaos.processes import ChildProcess, Postgres
 from tests.chaos.schedule import REPORTER, fleet_agents
 from tests.chaos.tools import FILE
@@ -37,6 +39,7 @@ EXPECTED = frozenset(
         "owner_ended",
     }
 )
+NOBODY = "http://127.0.0.1:9"  # an address where nobody answers
 N_OLD = 300  # reports of earlier phases that are repeated at a checkpoint
 Start = Callable[[str, str, list[str]], ChildProcess]
 
@@ -225,6 +228,33 @@ class Fleet:
         if state.groups is not None:
             self.counts["control_observations"] = state.groups.control.n_obs
             self.counts["treatment_observations"] = state.groups.treatment.n_obs
+
+    def check_left(self) -> Iterator[str]:
+        """At the end, when all processes of the fleets have ended: each directory has what the server does not count.
+
+        Agents are opened without a server. Those of a model that restarts drop observations: they are left out.
+        """
+        for path in sorted((self.folder / "fleet-state").glob("**/journal.db")):
+            name = path.relative_to(self.folder / "fleet-state").parts[0]
+            model = "shop" if name.startswith("shop") else "pods"
+            if name.startswith("mover"):
+                continue
+            token = {"token": "fb_nobody-answers"} if name.startswith("worker") else {}
+            try:
+                agent = fb.connect(NOBODY, model=model, state_dir=path.parent, sync="inline", timeout_s=1.0, **token)
+            except (NotReachable, InvalidParameter):  # killed before the agent had begun
+                self.counts["directories_without_an_agent"] += 1
+                continue
+            status = agent.status()
+            agent.close()
+            record = self.records[model].get(status.agent_id)
+            if record is None:
+                record = FleetRecord(self.records_folder / record_name(model, status.agent_id))
+            row = self.operator.folded.get((model, status.agent_id)) or self.operator.row(model, status.agent_id)
+            n_sent = sum(self.monitors[model].sizes[status.agent_id, n + 1][0] for n in range(row["n_uploads"]))
+            yield from (f"{model}: {words}" for words in check_left(status.agent_id, status, record, n_sent))
+            self.counts["directories_left"] += 1
+            self.counts["unsent_in_directories"] += status.rounds - n_sent
 
     def all_learn(self) -> bool:
         """Whether every agent that was at work has observed something since."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedbandit.core.group_sums import NO_GROUPS, GroupSums
+from fedbandit.sdk.status import Status
 from tests.chaos.agent_record import DIM, pack
 from tests.chaos.fleet_record import FleetRecord
 
@@ -161,6 +162,16 @@ def check_rewards(state: FleetState) -> Iterator[str]:
             yield f"one reward of {each.decision} was reported, and conflicts"
         if each.status == "owner_ended" and owner not in state.retired and not each.is_token:
             yield f"the reward of {each.decision} was refused, as if {owner} had been retired"
+
+
+def check_left(agent: str, status: Status, record: FleetRecord, n_sent: int) -> Iterator[str]:
+    """What a directory holds when its process has ended: the observations that the server does not count."""
+    record.update()
+    if not record.n_done <= status.rounds <= max(record.n_tried, record.n_done):
+        yield f"{agent}: its directory has {status.rounds} observations, its record {record.n_done}"
+    n_left = status.rounds - n_sent
+    if n_left not in (status.unsent, status.unsent + status.in_flight):  # the upload in flight may be merged
+        yield f"{agent}: its directory has {status.unsent}+{status.in_flight} unsent, expected {n_left}"
 
 
 def _prior(lam: float) -> np.ndarray:

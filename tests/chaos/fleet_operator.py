@@ -237,6 +237,13 @@ class FleetOperator:
             self.retired.update((model, name) for name in found)
         return found
 
+    def row(self, model: str, agent: str) -> dict[str, Any]:
+        """The server's row of one agent."""
+        status, found = self._call("GET", f"/v1/models/{model}/agents/{agent}")
+        assert status == 200, (status, found)
+        row: dict[str, Any] = found
+        return row
+
     def report(self, model: str, rewards: list[dict[str, Any]]) -> list[str]:
         """Report rewards as an administrator would; a status or an error for each."""
         results: list[str] = []

@@ -205,8 +205,12 @@ class Run:
         for child in children:
             child.wanted = False
         self.environment.command(finish=True)
+        is_left = False
         for child in children if not self.violations else []:
             if child.name in self.environment.servers:
+                if not is_left and not self.violations:  # all agents have ended
+                    self.violations += self.environment.fleet.check_left()
+                    is_left = True
                 child.signal(signal.SIGTERM)
             self._wait(lambda child=child: not child.is_up, 60.0, f"{child.name} did not end")
             if child.process is not None and child.process.returncode != 0:

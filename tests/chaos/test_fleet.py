@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fedbandit as fb
 from fedbandit.core.group_sums import GroupSums
 from fedbandit.core.radius import Fixed
 from fedbandit.sdk.durable_agent import DurableAgent
+from fedbandit.sdk.in_process import LocalServer
 from fedbandit.wire.settings import ModelDescription, ModelSettings
 from tests.chaos.agent_record import DIM, RecordWriter, pack
-from tests.chaos.fleet_checks import FleetState, Report, _prior, check_fleet
+from tests.chaos.fleet_checks import FleetState, Report, _prior, check_fleet, check_left
 from tests.chaos.fleet_record import Books, FleetRecord, Listing, record_name
 from tests.chaos.fleet_reporter import Offers
 from tests.chaos.schedule import FLEET, fleet_agents, fleet_phases
@@ -184,6 +186,17 @@ def test_discarded_observations_are_part_of_the_balance(state: FleetState) -> No
         "a: the server counts 2 observations, its uploads and tokens brought 3",
         "the model counts 1 discarded, its agents 0",
     ]
+
+
+def test_a_directory_has_what_the_server_does_not_count(state: FleetState, tmp_path: Path) -> None:
+    server = LocalServer(fb.FedLinUCB(dim=DIM, alpha=1e6, beta=0.5))
+    with fb.connect(server.transport("b"), model="local", state_dir=tmp_path / "b", sync="inline") as agent:
+        agent.partial_fit([ROW, ROW], [1.0, 1.0])
+        status = agent.status()
+    assert (status.rounds, status.unsent) == (2, 2)
+    assert list(check_left("b", status, state.records["b"], 0)) == []
+    assert list(check_left("b", status, state.records["b"], 1)) == ["b: its directory has 2+0 unsent, expected 1"]
+    assert list(check_left("a", status, state.records["a"], 0)) == ["a: its directory has 2 observations, its record 3"]
 
 
 # -- the record of an agent

@@ -45,6 +45,18 @@ test("a check for removed data finds a restored server, too", async () => {
   assert.deepEqual([...server.stats], all);
 });
 
+test("the model of a restored server is taken, though it is older: others' data may never come back", async () => {
+  const agent = await open(), restore = server.backup();
+  await upload(agent, 1);
+  server.stats = server.stats.map((value) => 2 * value);
+  server.version = 9;
+  await agent.refresh();
+  assert.equal(agent.model.version, 9);
+  restore();
+  await agent.refresh();
+  assert.deepEqual([agent.model.version, server.version, ...agent.model.stats], [1, 1, ...server.stats]);
+});
+
 test("no more bytes are kept than allowed, the last ones, and what is lacking beyond is told", async () => {
   const agent = await open({ keepBytes: 600 }), restore = server.backup();
   await upload(agent, 8);

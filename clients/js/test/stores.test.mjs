@@ -112,9 +112,8 @@ test("a directory that cannot be written is told, and what could not be stored i
   store.append = () => { throw new Error("disk full"); };
   const { id } = agent.choose([[1, 0]]);
   assert.equal(errors[0].message, "disk full");
-  await agent.saved(); // by a snapshot, which takes the place of the broken line
   store.append = append;
-  agent.choose([[1, 0]]);
+  agent.choose([[1, 0]]); // by a snapshot, which takes the place of the broken line
   await agent.close();
   const again = await open(stateDirectory(folder));
   assert.deepEqual([again.pending.size, again.pending.has(id)], [2, true]);

@@ -20,6 +20,18 @@ RULES = {
     "fedlinucb": fb.FedLinUCB(dim=6, beta=0.7, alpha=0.5),
     "always": fb.FedLinUCB(dim=6, beta=0.7, alpha=0.0, min_upload=3),
     "options": fb.FedLinUCB(dim=6, beta=0.7, alpha=0.5, join=True, refresh="arrival", trigger="spectral"),
+    "silence": fb.FedLinUCB(dim=6, beta=0.7, alpha=2.0, max_silence=4),
+    "restart": fb.FedLinUCB(
+        dim=6,
+        beta=0.7,
+        alpha=1.0,
+        max_silence=9,
+        drift=fb.drift.restart(noise_scale=0.8, agent_block=4, server_block=8, n_levels=3, false_alarm=0.02),
+    ),
+    "discount": fb.FedLinUCB(dim=6, beta=0.7, alpha=0.5, drift=fb.drift.discount(horizon=25.0)),
+    "discount-arrival": fb.FedLinUCB(
+        dim=6, beta=0.7, alpha=1.0, join=True, refresh="arrival", drift=fb.drift.discount(horizon=10.0)
+    ),
     "oful-shared": fb.OFUL(dim=6, beta=0.7, mode="shared"),
     "oful-independent": fb.OFUL(dim=6, beta=0.7),
     "oful-rare": fb.OFUL(dim=6, beta=0.7, switching=1.0),
@@ -54,6 +66,14 @@ def rows_in(rng: np.random.Generator, K: int, p: int, n: int) -> np.ndarray:
     return rows.reshape(n, K * p)
 
 
+def epochs_of(fleet: SimulatedFleet, agent) -> tuple[int, ...]:
+    """What a fleet knows of a world that changes."""
+    if not hasattr(agent, "world"):
+        return ()
+    server, world = fleet.server, agent.world
+    return (server.epoch, server.clock, server.n_discarded, world.epoch, world.clock, world.n_dropped, world.has_alarm)
+
+
 @pytest.mark.parametrize("radius", RADII)
 @pytest.mark.parametrize("name", RULES)
 @settings(max_examples=4, deadline=None)
@@ -79,7 +99,7 @@ def test_same_choices_exchanges_and_numbers(name, radius, seed, K, n_rounds):
             upload = agent.partial_fit(X, np.full(len(X), reward)) if batch else agent.observe(decision, reward)
             fleet.end_round(agent, decision, reward, upload)
             counts = (fleet.n_up, fleet.n_down, fleet.n_switches, agent.model_version, agent.n_rounds)
-            played.append((decision.index, upload, scores, counts))
+            played.append((decision.index, upload, scores, (*counts, *epochs_of(fleet, agent))))
         dense, blocks = played
         assert dense[0] == blocks[0]
         assert dense[3] == blocks[3]

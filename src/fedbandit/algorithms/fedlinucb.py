@@ -99,10 +99,6 @@ class FedLinUCB(PolicyRule):
         if self.max_silence != math.inf:
             object.__setattr__(self, "max_silence", float(whole_at_least(self.max_silence, 1, "max_silence")))  # type: ignore[arg-type]
         object.__setattr__(self, "drift", drifts.as_drift(self.drift))
-        if self.drift is not None and self.blocks > 1:
-            raise InvalidParameter(
-                "expected drift or blocks, got both: tests and discounts are for one block of columns"
-            )
         if self.drift is not None and self.personal is not None:
             raise InvalidParameter(
                 "expected drift or personal, got both: agents that differ look like a world that changes, and own sums "

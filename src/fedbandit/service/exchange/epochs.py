@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from fedbandit.algorithms.messages import CHANGE_ALARM, OLDER_EPOCH, packed_bytes, stats_from_bytes
+from fedbandit.algorithms.messages import CHANGE_ALARM, OLDER_EPOCH, n_packed, packed_bytes, stats_from_bytes
 from fedbandit.core.arrays import Vector
+from fedbandit.core.block_packing import widened
 from fedbandit.core.change import ChangeDetector
 from fedbandit.core.drift import Discount, Restart
-from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
+from fedbandit.core.structure import ridge_model
 from fedbandit.wire.settings import ModelSettings
 
 BY_AGENT = "an agent found a change"
@@ -85,13 +86,13 @@ class EpochState:
         """Test a merged upload with those before it; whether there is an alarm."""
         if not isinstance(self.settings.drift, Restart):
             return False
-        dim = self.settings.dim
+        dim, blocks = self.settings.dim, self.settings.blocks
         if self._tests is None:
-            self._tests = self.settings.drift.server_detector(dim, self.settings.lam)
+            self._tests = self.settings.drift.server_detector(dim, self.settings.lam, blocks)
             if self.detector is not None:
-                self._tests.restore(_unpacked(self.detector, dim))
-        models = (RidgeModel(stats_from_bytes(sums.tobytes(), dim)) for sums in (before, after))
-        return self._tests.add(stats_from_bytes(numbers.tobytes(), dim), *models) is not None
+                self._tests.restore(_unpacked(self.detector, self.settings))
+        models = (ridge_model(stats_from_bytes(sums.tobytes(), dim, blocks)) for sums in (before, after))
+        return self._tests.add(stats_from_bytes(numbers.tobytes(), dim, blocks), *models) is not None
 
     def packed_detector(self) -> bytes | None:
         """The blocks of the server's tests after the fold."""
@@ -117,6 +118,19 @@ def _packed(state: dict[str, dict[str, SufficientStats]]) -> bytes:
     return msgspec.msgpack.encode(plain)
 
 
-def _unpacked(blob: bytes, dim: int) -> dict[str, Any]:
+def _unpacked(blob: bytes, settings: ModelSettings) -> dict[str, Any]:
+    """The detector's state, also of a model that had fewer arms then: the models at the start of tests hold λI."""
     parts = msgspec.msgpack.decode(blob, type=dict[str, dict[str, bytes]])
-    return {part: {key: stats_from_bytes(sums, dim) for key, sums in levels.items()} for part, levels in parts.items()}
+    return {
+        part: {
+            key: _stats(sums, settings, settings.lam if part == "references" else 0.0) for key, sums in levels.items()
+        }
+        for part, levels in parts.items()
+    }
+
+
+def _stats(sums: bytes, settings: ModelSettings, lam: float) -> SufficientStats:
+    dim, blocks = settings.dim, settings.blocks
+    if blocks > 1 and len(sums) < 8 * n_packed(dim, blocks):
+        sums = widened(np.frombuffer(sums, dtype="<f8"), dim // blocks, blocks, lam=lam).astype("<f8").tobytes()
+    return stats_from_bytes(sums, dim, blocks)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedbandit as fb
+from fedbandit.algorithms.personal import PersonalAgent
 from fedbandit.algorithms.rules import deliberate_radius
 from fedbandit.simulation.runner import SimulatedFleet
 
@@ -32,6 +33,10 @@ RULES = {
     "discount-arrival": fb.FedLinUCB(
         dim=6, beta=0.7, alpha=1.0, join=True, refresh="arrival", drift=fb.drift.discount(horizon=10.0)
     ),
+    "personal": fb.FedLinUCB(dim=6, beta=0.7, alpha=0.5, personal="auto"),
+    "personal-alike": fb.FedLinUCB(dim=6, beta=0.7, alpha=0.5, personal=0.0, trigger="spectral"),
+    "personal-thompson": fb.FedLinUCB(dim=6, beta=0.7, alpha=0.5, personal=0.5, policy="thompson"),
+    "personal-fixed": fb.FedLinUCB(dim=6, beta=0.7, alpha=1.0, personal=2.0, join=True, refresh="arrival"),
     "oful-shared": fb.OFUL(dim=6, beta=0.7, mode="shared"),
     "oful-independent": fb.OFUL(dim=6, beta=0.7),
     "oful-rare": fb.OFUL(dim=6, beta=0.7, switching=1.0),
@@ -106,6 +111,10 @@ def test_same_choices_exchanges_and_numbers(name, radius, seed, K, n_rounds):
         assert (dense[1] is None) == (blocks[1] is None)
         np.testing.assert_allclose(blocks[2].upper, dense[2].upper, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(blocks[2].widths, dense[2].widths, rtol=1e-9, atol=1e-9)
+        if isinstance(agent, PersonalAgent):
+            assert agent.kappa == pytest.approx(fleets[0].agents[who].kappa, rel=1e-9)
+            assert_same_sums(agent.own, fleets[0].agents[who].own)
+            assert_same_sums(agent.held, fleets[0].agents[who].held)
         if dense[1] is not None:
             assert_same_sums(blocks[1].stats, dense[1].stats)
             np.testing.assert_allclose(blocks[1].growth, dense[1].growth, rtol=1e-9, atol=1e-9)
@@ -113,10 +122,11 @@ def test_same_choices_exchanges_and_numbers(name, radius, seed, K, n_rounds):
 
 
 @settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 10_000), K=st.sampled_from([2, 5]), lazy=st.booleans())
-def test_a_context_chooses_as_its_rows_do(seed, K, lazy):
+@given(seed=st.integers(0, 10_000), K=st.sampled_from([2, 5]), kind=st.sampled_from(["lazy", "eager", "personal"]))
+def test_a_context_chooses_as_its_rows_do(seed, K, kind):
     rng = np.random.default_rng(seed)
-    rule = fb.FedLinUCB(dim=3 * K, beta=0.6, alpha=0.2, blocks=K) if lazy else fb.OFUL(dim=3 * K, beta=0.6, blocks=K)
+    rule = fb.FedLinUCB(dim=3 * K, beta=0.6, alpha=0.2, blocks=K, personal="auto" if kind == "personal" else None)
+    rule = fb.OFUL(dim=3 * K, beta=0.6, blocks=K) if kind == "eager" else rule
     server, agent, twin = rule.server(), rule.agent("a"), rule.agent("a")
     for _ in range(60):
         context = rng.standard_normal(2)

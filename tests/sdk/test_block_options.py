@@ -1,4 +1,4 @@
-"""Models with blocks in a world that changes, live: what a dense fleet does, and nothing is lost track of."""
+"""Models with blocks and agents that differ or a world that changes, live: what a dense fleet does, nothing is lost."""
 
 from contextlib import suppress
 
@@ -21,6 +21,8 @@ RESTART = fb.drift.restart(noise_scale=0.1, agent_block=8, server_block=16, n_le
 OPTIONS = {
     "restart": {"drift": RESTART, "max_silence": 20},
     "discount": {"drift": fb.drift.discount(horizon=30.0)},
+    "personal": {"personal": "auto"},
+    "personal-fixed": {"personal": 0.5},
 }
 
 
@@ -50,6 +52,11 @@ def test_a_live_fleet_with_blocks_does_what_a_dense_one_does(tmp_path_factory, n
             status = fleet[who].status()
             chosen.append((decision.index, status.epoch, status.discarded, status.unsent, fleet[who].model_version))
         assert chosen[0] == chosen[1]
+        if "personal" in OPTIONS[name]:
+            dense, by_blocks = (fleet[who]._durable.agent for fleet in fleets)
+            assert by_blocks.kappa == pytest.approx(dense.kappa, rel=1e-9)
+            assert_same_sums(by_blocks.own, dense.own)
+            assert_same_sums(by_blocks.held, dense.held)
     assert_same_sums(hubs[1].server.stats, hubs[0].server.stats)
     assert hubs[1].server.epoch == hubs[0].server.epoch
     assert hubs[1].server.epoch > 0 or name != "restart"
@@ -140,3 +147,30 @@ def test_the_detector_of_an_agent_goes_on_with_more_arms(tmp_path):
         for _ in range(3):
             agent.observe(np.eye(6)[4], 9.0)
         assert agent.status().epoch == 1
+
+
+def test_own_sums_of_an_agent_go_on_with_more_arms(tmp_path):
+    numbers = {"alpha": 0.3, "beta": 0.5, "personal": 0.5}
+    rule = fb.FedLinUCB(dim=4, blocks=2, arms=["a", "b"], **numbers)
+    wider = fb.FedLinUCB(dim=6, blocks=3, arms=["a", "b", "c"], **numbers)
+    hub = LocalServer(rule)
+    with make_live(hub, state_dir=tmp_path / "one", sync="inline") as agent:
+        for i in range(30):
+            agent.observe(np.eye(4)[i % 4], float(i % 4))
+        before, held = agent._durable.agent.own, agent._durable.agent.held
+        assert before.n_obs == 30 and held.n_obs > 0
+        predicted = agent.predict(np.eye(4))
+    server = wider.server()
+    server.stats, server.version, server.ledger = (
+        hub.server.stats.widened(3, 1.0),
+        hub.server.version,
+        hub.server.ledger,
+    )
+    hub.server, hub.settings = server, hub.settings + "+"
+    with make_live(hub, state_dir=tmp_path / "one", sync="inline") as agent:
+        assert_same_sums(agent._durable.agent.own, before.widened(3).dense())
+        np.testing.assert_allclose(agent.predict(np.eye(6)), [*predicted, 0.0, 0.0], rtol=1e-9)
+        agent.observe(np.eye(6)[5], 7.0)
+        agent.flush()
+        assert agent._durable.agent.own.n_obs == 31
+        assert agent.predict(np.eye(6))[5] > 3.0

@@ -87,10 +87,6 @@ class FedLinUCB(PolicyRule):
         one_of(self.trigger, ("determinant", "spectral"), "trigger")
         if self.personal is not None:
             object.__setattr__(self, "personal", personals.as_personal(self.personal))
-            if self.blocks > 1:
-                raise InvalidParameter(
-                    "expected personal or blocks, got both: what the others know is taken out of one block of columns"
-                )
             if not isinstance(self.radius, radii.Fixed):
                 self._warn_unproven(
                     f"fb.radius.{self.radius.kind} has no proof with personal: agents decide eagerly on their own "

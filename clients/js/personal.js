@@ -2,8 +2,8 @@
 const add = (a, b, sign = 1) => a.map((value, i) => value + sign * b[i]);
 export class Personal {
   #basis = null; // of the last decision; null after a change
-  constructor({ dim, personal: { kind, kappa } }, { held = null, apart = [] } = {}) { // pieces {first, last, stats} of answered uploads: in the model, and not in it
-    Object.assign(this, { dim, kappa: kind === "fixed" ? kappa : 1, held, apart }); // "auto": the κ that Python agents begin with
+  constructor({ dim, blocks = 1, personal: { kind, kappa } }, { held = null, apart = [] } = {}) { // pieces {first, last, stats} of answered uploads: in the model, and not in it
+    Object.assign(this, { blocks, p: dim / blocks, kappa: kind === "fixed" ? kappa : 1, held, apart }); // "auto": the κ that Python agents begin with
   }
   get pieces() { return this.held ? [this.held, ...this.apart] : this.apart; }
   changed() { this.#basis = null; }
@@ -20,20 +20,28 @@ export class Personal {
     const sent = flight && this.pieces.every(({ last }) => last < flight.sequence) ? [flight] : [];
     return [...this.pieces, ...sent].reduce((total, { stats }) => add(total, stats), buffer);
   }
-  // Λ = P + A as its Cholesky factor L, and z = L⁻¹(Pθ_o + c); with M = I + κΣ_o it is P = (I − M⁻¹)/κ and Pθ_o = M⁻¹b_o.
+  // Λ = P + A block by block, as Cholesky factors L, and z = L⁻¹(Pθ_o + c); with M = I + κΣ_o it is P = (I − M⁻¹)/κ and Pθ_o = M⁻¹b_o.
   basis({ stats }, buffer, flight, { cholesky, forward, dot }) {
     if (this.#basis) return this.#basis;
-    const { dim: d, kappa } = this, own = this.own(buffer, flight), others = this.held ? add(stats, this.held.stats, -1) : stats.slice();
-    const n = d * (d + 1) / 2, isDiagonal = new Set(Array.from({ length: d }, (_, i) => i * d - i * (i - 1) / 2));
-    const Lambda = own.slice(), target = others.slice(n, -3);
-    if (kappa > 0) {
-      const G = cholesky(others.map((value, k) => kappa * value + (isDiagonal.has(k) ? 1 : 0)), d);
-      const columns = Array.from({ length: d }, (_, i) => forward(G, Float64Array.from({ length: d }, (_, j) => Number(i === j))));
-      const b = forward(G, target.slice());
-      for (let i = 0, k = 0; i < d; i++) for (let j = i; j < d; j++, k++) Lambda[k] += (Number(i === j) - dot(columns[i], columns[j])) / kappa;
-      columns.forEach((column, i) => { target[i] = dot(column, b); });
-    } else for (let k = 0; k < n; k++) Lambda[k] += others[k];
-    const L = cholesky(Lambda, d), z = forward(L, target.map((value, i) => value + own[n + i]));
-    return this.#basis = { L, z, n: others.at(-3) + own.at(-3) };
+    const { blocks, p } = this, own = this.own(buffer, flight), others = this.held ? add(stats, this.held.stats, -1) : stats;
+    const size = p * (p + 1) / 2, factors = [], z = new Float64Array(blocks * p);
+    for (let k = 0; k < blocks; k++) {
+      const triangle = (sums) => sums.slice(k * size, (k + 1) * size), vector = (sums) => sums.slice(blocks * size + k * p, blocks * size + (k + 1) * p);
+      const { Lambda, target } = this.#prior(triangle(others), vector(others), { cholesky, forward, dot });
+      const L = cholesky(add(triangle(own), Lambda), p);
+      factors.push(L);
+      z.set(forward(L, add(target, vector(own))), k * p);
+    }
+    return this.#basis = { factors, z, n: others.at(-3) + own.at(-3) };
+  }
+  #prior(Sigma, b, { cholesky, forward, dot }) { // P and Pθ_o of one block
+    const { p, kappa } = this;
+    if (!(kappa > 0)) return { Lambda: Sigma, target: b };
+    const isDiagonal = new Set(Array.from({ length: p }, (_, i) => i * p - i * (i - 1) / 2));
+    const G = cholesky(Sigma.map((value, k) => kappa * value + (isDiagonal.has(k) ? 1 : 0)), p);
+    const columns = Array.from({ length: p }, (_, i) => forward(G, Float64Array.from({ length: p }, (_, j) => Number(i === j))));
+    const Lambda = Sigma.slice(), half = forward(G, b.slice());
+    for (let i = 0, k = 0; i < p; i++) for (let j = i; j < p; j++, k++) Lambda[k] = (Number(i === j) - dot(columns[i], columns[j])) / kappa;
+    return { Lambda, target: b.map((_, i) => dot(columns[i], half)) };
   }
 }

@@ -32,6 +32,7 @@ from fedbandit.service.http.connections import mark_authenticated
 from fedbandit.service.model import epoch_fields
 from fedbandit.service.stores.base import MergedBatch
 from fedbandit.wire import codec
+from fedbandit.wire.block_changes import ChangedBlocks, known_of
 from fedbandit.wire.settings import ModelSettings
 
 MAX_COUNT = 1 << 53
@@ -55,17 +56,19 @@ class ExchangeReply(NamedTuple):
 class ExchangeContext:
     """One exchange: the agent, the model and its settings, and the fields of the log entry."""
 
-    __slots__ = ("agent", "log", "model", "request_id", "settings", "settings_id", "started", "token_hash")
+    __slots__ = ("agent", "known", "log", "model", "request_id", "settings", "settings_id", "started", "token_hash")
 
     agent: str
     token_hash: bytes
     settings: ModelSettings
     settings_id: str
+    known: bytes  # checksums of the blocks that the agent has
 
     def __init__(self, model: str, request_id: str) -> None:
         self.started = time.perf_counter()
         self.model = model
         self.request_id = request_id
+        self.known = b""
         self.log: dict[str, Any] = {"request": request_id, "model": model}
 
     @property
@@ -87,6 +90,7 @@ class _BatchHeaders(NamedTuple):
     merged: MergedBatch | None
     headers: HeaderPairs
     settings_id: str
+    changes: ChangedBlocks
 
 
 class ExchangeHandler:
@@ -103,7 +107,7 @@ class ExchangeHandler:
         self._shed_replies: dict[str, ExchangeReply] = {}
         self._n_shed = 0  # since the last log entry
         self._overloaded = container.metrics.refusals.labels(Overloaded.code)
-        self._batch = _BatchHeaders(None, (), "")
+        self._batch = _BatchHeaders(None, (), "", ChangedBlocks(b"", 1, 1))
         self.memory = container.memory
         self.body_timeout_s = container.settings.body_timeout_s
 
@@ -167,6 +171,7 @@ class ExchangeHandler:
         if not request.incarnation.isprintable():
             raise FormatError("the message is malformed; expected a printable incarnation")
         numbers, most = plausible_numbers(request, settings)
+        context.known = known_of(request)
         groups = codec.groups_of(request)
         if groups:
             if not settings.control:
@@ -222,7 +227,8 @@ class ExchangeHandler:
             headers: HeaderPairs = (CONTENT_TYPE, (b"etag", model.tag.encode()))
             if model.n_rewards:
                 headers = (*headers, (codec.REWARDS_HEADER.encode(), b"%d" % model.n_rewards))
-            batch = self._batch = _BatchHeaders(merged, headers, model.settings_id)
+            changes = ChangedBlocks(merged.packed, model.settings.dim // model.settings.blocks, model.settings.blocks)
+            batch = self._batch = _BatchHeaders(merged, headers, model.settings_id, changes)
         reply = codec.make_reply(
             model.settings.blocks,
             agent=context.agent,
@@ -238,6 +244,8 @@ class ExchangeHandler:
         word = "merged" if acknowledged.is_new else "repeated"
         if acknowledged.outcome:
             word, context.log["outcome"] = "discarded", acknowledged.outcome
+        if context.known:
+            reply = batch.changes.shortened(reply, context.known)
         return ExchangeReply(200, codec.encode(reply), word, batch.headers)
 
     def failed(self, context: ExchangeContext, error: Exception) -> ExchangeReply:

@@ -27,6 +27,7 @@ import fedbandit as fb
 from fedbandit.algorithms.messages import n_bytes
 from fedbandit.core.radius import Fixed
 from fedbandit.sdk import LocalServer, open_agent
+from fedbandit.service.exchange.epochs import EpochState
 from fedbandit.service.exchange.handler import plausible_numbers
 from fedbandit.service.exchange.ledger import AgentRow, Fold, IncomingUpload
 from fedbandit.service.model import NO_GROWTH
@@ -72,7 +73,8 @@ def merges_per_s(K: int, p: int, seconds: float) -> tuple[float, float]:
     ]
     row = AgentRow("a", b"t" * 32)
     state = np.frombuffer(settings.prior(), dtype="<f8").copy()
-    fold, n, begun = Fold(settings, "uid", 0, state, NO_GROWTH, {"a": row}, {}), 0, time.process_time()
+    fold = Fold(settings, "uid", 0, state, NO_GROWTH, {"a": row}, {}, EpochState(settings))
+    n, begun = 0, time.process_time()
     while time.process_time() - begun < seconds and n < len(bodies):
         request = codec.decode_request(bodies[n])
         numbers, growth = plausible_numbers(request, settings, settings.bounds)

@@ -791,7 +791,7 @@ def _block_policy(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def _block_stories() -> list[Story]:
-    return [block_arms(), block_trigger(), block_flight(), *block_radii(), block_fleet()]
+    return [block_arms(), block_trigger(), block_flight(), *block_radii(), block_fleet(), block_personal()]
 
 
 def block_arms() -> Story:
@@ -848,6 +848,26 @@ def block_flight() -> Story:
     story.flush()
     story.receive(story.answer())
     story.choose_context([-0.5])
+    return story
+
+
+def block_personal() -> Story:
+    """Parameters of their own, by blocks."""
+    why = "a parameter of its own in each block, κ = 0.5: decisions rest on all own observations, sent or not"
+    story = Story("blocks-personal", why, FedLinUCB(dim=6, blocks=3, beta=0.4, lam=1.5, alpha=1.0, personal=0.5))
+    story.choose_context([0.5])
+    for context, reward in (([0.5], 1.0), ([-1.0], 0.25), ([2.0], -0.5)):
+        story.observe_context(story.choose_context(context), reward)
+    story.others([([0.0, 0.0, 0.0, 0.0, 3.0, 1.0], 1.0), ([0.0, 1.0, 0.0, 0.0, 0.0, 0.0], 0.5)])
+    if story.agent.in_flight is None:
+        story.flush()
+    answer = story.answer()
+    story.observe([0.0, 0.0, 0.5, 1.0, 0.0, 0.0], 2.0)
+    story.choose_context([0.25])
+    story.receive(answer)
+    story.choose_context([0.25])
+    story.receive(story.pull())
+    story.choose(np.kron(np.eye(3), [0.5, 1.0]).tolist())
     return story
 
 

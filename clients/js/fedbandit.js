@@ -50,7 +50,7 @@ export class Agent {
   }
   #basis() { // θ̂ and Σ as L and z = L⁻¹b, block by block
     const own = this.personal?.basis(this.model, this.buffer, this.flight);
-    return own ? { factors: [own.L], z: own.z, n: own.n } : { ...this.model, n: this.model.stats.at(-3) };
+    return own ?? { ...this.model, n: this.model.stats.at(-3) };
   }
   choose(actions, { k } = {}) { // of an array of feature vectors the one to play; with k the k best, best first
     this.#requireOpen();

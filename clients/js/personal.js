@@ -1,11 +1,11 @@
 // Agents with parameters of their own (docs/protocol.md): what the rest of the fleet knows is the prior, all own data come on top.
-import { FIRST_CHOICE, chooseKappa, priorOf } from "./kappa.js";
+import { FIRST_CHOICE, blockOf, chooseKappa, priorOf } from "./kappa.js";
 import { cholesky, forward, toText } from "./statistics.js";
 const add = (a, b, sign = 1) => a.map((value, i) => value + sign * b[i]);
 export class Personal {
   #basis = null; // of the last decision; null after a change
-  constructor({ dim, personal: { kind, kappa } }, { held = null, apart = [], kappa: chosen = null, next = FIRST_CHOICE } = {}) { // pieces {first, last, stats} of answered uploads: in the model, and not in it
-    Object.assign(this, { dim, isFixed: kind === "fixed", kappa: kind === "fixed" ? kappa : chosen, next, held, apart }); // κ is null where it is to be chosen
+  constructor({ dim, blocks = 1, personal: { kind, kappa } }, { held = null, apart = [], kappa: chosen = null, next = FIRST_CHOICE } = {}) { // pieces {first, last, stats} of answered uploads: in the model, and not in it
+    Object.assign(this, { dim, blocks, isFixed: kind === "fixed", kappa: kind === "fixed" ? kappa : chosen, next, held, apart }); // κ is null where it is to be chosen
   }
   get pieces() { return this.held ? [this.held, ...this.apart] : this.apart; }
   toJSON() { return { held: this.held && toText(this.held), apart: this.apart.map(toText), kappa: this.kappa, next: this.next }; }
@@ -24,13 +24,18 @@ export class Personal {
     const sent = flight && this.pieces.every(({ last }) => last < flight.sequence) ? [flight] : [];
     return [...this.pieces, ...sent].reduce((total, { stats }) => add(total, stats), buffer);
   }
-  // Λ = P + A as its Cholesky factor L, and z = L⁻¹(Pθ_o + c). κ is chosen again for each model, and when the own observations have doubled.
+  // Λ = P + A as its Cholesky factors L, block by block, and z = L⁻¹(Pθ_o + c). κ is chosen again for each model, and when the own observations have doubled.
   basis({ stats }, buffer, flight) {
     if (this.#basis) return this.#basis;
-    const { dim: d } = this, own = this.own(buffer, flight), others = this.held ? add(stats, this.held.stats, -1) : stats.slice(), n = d * (d + 1) / 2;
-    if (!this.isFixed && (this.kappa === null || own.at(-3) >= this.next)) this.kappa = chooseKappa(others, own, d);
+    const { dim, blocks } = this, p = dim / blocks, own = this.own(buffer, flight), others = this.held ? add(stats, this.held.stats, -1) : stats.slice();
+    if (!this.isFixed && (this.kappa === null || own.at(-3) >= this.next)) this.kappa = chooseKappa(others, own, dim, blocks);
     while (this.next <= own.at(-3)) this.next *= 2;
-    const { P, h } = priorOf(others, this.kappa, d), L = cholesky(P.map((value, k) => value + own[k]), d);
-    return this.#basis = { L, z: forward(L, h.map((value, i) => value + own[n + i])), n: others.at(-3) + own.at(-3) };
+    const factors = [], z = new Float64Array(dim);
+    for (let k = 0; k < blocks; k++) {
+      const { Sigma, b } = blockOf(others, k, p, blocks), { Sigma: A, b: c } = blockOf(own, k, p, blocks), { P, h } = priorOf(Sigma, b, this.kappa);
+      factors.push(cholesky(add(P, A), p));
+      z.set(forward(factors[k], add(h, c)), k * p);
+    }
+    return this.#basis = { factors, z, n: others.at(-3) + own.at(-3) };
   }
 }

@@ -238,9 +238,27 @@ def test_drift_and_personal_together_are_refused(drift):
         make_rule(drift=drift, personal="auto")
 
 
-def test_drift_and_blocks_together_are_refused_and_a_restart_by_hand_works():
-    with pytest.raises(InvalidParameter, match="blocks"):
-        make_rule(dim=4, blocks=2, drift="restart:0.3")
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_a_change_in_one_arm_restarts_the_model(blocks):
+    rule = make_rule(dim=4, blocks=blocks, alpha=0.5, drift="restart:0.1", max_silence=20)
+    server, agent = rule.server(), rule.agent("a")
+    rng = np.random.default_rng(0)
+    found = []
+    for theta in ([1.0, 1.0, 1.0, 1.0], [1.0, 1.0, -1.0, -1.0]):
+        for _ in range(300):
+            x = np.zeros((2, 2))
+            x[rng.integers(2)] = rng.standard_normal(2)
+            reward = float(x.reshape(-1) @ theta) + 0.1 * rng.standard_normal()
+            upload = agent.observe(x.reshape(-1), reward)
+            if upload is not None:
+                agent.adopt(server.receive(upload))
+        found.append(server.epoch)
+    assert found == [0, 1]
+    assert server.clock + server.n_discarded + agent.local.n_obs + agent.world.n_dropped == 600
+    np.testing.assert_allclose(agent.predict(np.eye(4)), [1.0, 1.0, -1.0, -1.0], atol=0.1)
+
+
+def test_a_restart_by_hand_works_with_blocks():
     rule = make_rule(dim=4, blocks=2, alpha=0.1)
     server, agent = rule.server(), rule.agent("a")
     agent.adopt(server.receive(agent.observe([1.0, 0.5, 0.0, 0.0], 1.0)))

@@ -137,7 +137,7 @@ class AgentProgram:
             return
         with core._lock:
             own, held, model = core.own, core.held, core.model.stats
-        rest = np.linalg.eigvalsh(model.Sigma - held.Sigma)[0]
+        rest = np.linalg.eigvalsh(model.Sigma - held.Sigma).min()
         if own.n_obs != rounds or not held.n_obs <= min(own.n_obs, model.n_obs) or rest < 0.0:
             self.violate(
                 f"{own.n_obs} own observations after {rounds}, {held.n_obs} of {model.n_obs} in the model, {rest}"

@@ -42,6 +42,8 @@ def test_json_has_one_object_a_seed_and_algorithm() -> None:
     for row in rows:
         assert row["messages"] == row["messages_up"] + row["messages_down"]
         assert row["scalars"] == row["messages"] * (15 * 16 // 2 + 15)
+        assert row["raw_bytes"] == 8 * 16 * 400
+        assert (row["cheaper_from_round"] is None) == (row["algorithm"] != "fedlinucb")
 
 
 def test_the_command_and_the_library_agree() -> None:
@@ -59,6 +61,7 @@ def test_the_table_is_for_people() -> None:
     assert "dislinucb" in done.stdout
     assert "±" in done.stdout
     assert "mean ± standard deviation between seeds" in " ".join(done.stdout.split())
+    assert "raw rows (features or context, and reward), each sent once: 25.6 kB" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(

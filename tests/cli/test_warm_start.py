@@ -102,7 +102,9 @@ def test_arms_have_an_order_that_is_said_and_rows_are_made_by_name(
     done = in_process(server, "create", name, "--warm-start", str(log), "--json", *options)
     assert done.exit_code == 0, done.output
     assert f"arms, in the order of their columns: {', '.join(order)}" in done.stderr
-    features = json.loads(done.stdout)["features"]
+    model = json.loads(done.stdout)
+    features = model["features"]
+    assert (model["blocks"], model["arms"]) == (2, order)
     assert list(dict.fromkeys(text.partition("@")[2] for text in features)) == order
     with fb.connect(server.url, model=name, token=server.add_agent(name, "shop-9")) as agent:
         assert agent.features == tuple(features)
@@ -117,6 +119,23 @@ def test_arms_have_an_order_that_is_said_and_rows_are_made_by_name(
         with pytest.warns(fb.errors.UnnamedArms, match=f"in the order {', '.join(order)}"):
             agent.choose(fb.block_features([0.5], 2))
         agent.choose(fb.block_features([0.5], 2))  # once is enough
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("asked", ["--blocks", "1"]), ("mixed", ["--features", "hour@tea,hour@milk,1@tea,1@milk"])],
+)
+def test_a_dense_model_of_arms_has_the_same_numbers(
+    server: LiveServer, tmp_path: Path, name: str, options: list[str]
+) -> None:
+    log = write_arms(tmp_path / "log.csv")
+    done = in_process(server, "create", name, "--warm-start", str(log), "--json", *options)
+    assert done.exit_code == 0, done.output
+    assert "blocks" not in json.loads(done.stdout)
+    with fb.connect(server.url, model=name, token=server.add_agent(name, "shop-9")) as agent:
+        rows = fb.arm_features({"hour": 0.5}, ["tea", "milk"], features=agent.features)
+        expected = [np.array([0.5, 1.0]) @ expected_by_arm(arm) for arm in ("tea", "milk")]
+        np.testing.assert_allclose(agent.predict(rows), expected, rtol=1e-9)
 
 
 def test_columns_of_a_warm_start_are_taken_by_the_names_that_are_given(server: LiveServer, tmp_path: Path) -> None:
@@ -143,6 +162,7 @@ def test_columns_of_a_warm_start_are_taken_by_the_names_that_are_given(server: L
     ("options", "words"),
     [
         (["--arms", "tea"], "the log has the arms milk"),
+        (["--blocks", "3"], "a log of 3 arms"),
         (["--arms", "tea,tea,milk"], "every arm once"),
         (["--features", "hour@tea,1@tea,hour@soup,1@soup"], "the log has the arms milk"),
         (["--features", "minute@tea,1@tea,minute@milk,1@milk"], "expected the columns ['minute']"),

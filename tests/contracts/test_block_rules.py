@@ -24,10 +24,7 @@ def rule(**numbers) -> fb.FedLinUCB:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_algorithm_takes_blocks_or_refuses_them_by_name(name):
     entry, numbers = EXAMPLES[name]
-    if {"personal", "drift"} & numbers.keys():
-        with pytest.raises(errors.InvalidParameter, match="or blocks, got both"):
-            entry.make(dim=6, beta=0.5, blocks=3, **numbers)
-    elif entry.name in TAKING:
+    if entry.name in TAKING:
         assert entry.make(dim=6, beta=0.5, blocks=3, **numbers).agent("a").blocks == 3
     elif "blocks" in {one.name for one in entry.fields}:
         with pytest.raises(errors.InvalidParameter, match="no form by blocks"):

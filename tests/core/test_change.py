@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from fedbandit.core.change import ChangeDetector, ChangeSensitivity, change_statistic
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
+from fedbandit.core.structure import ridge_model
 
 R = 0.3
 SENSITIVITY = ChangeSensitivity(noise_scale=R, lam=1.0, theta_bound=1.0, false_alarm=1e-6)
@@ -34,6 +35,24 @@ def test_the_statistic_is_the_formula(dim, n, seed):
     theta = rng.standard_normal(dim)
     model, block = model_of(data(rng, 50, theta), lam=0.5), data(rng, n, theta)
     assert change_statistic(block, model, noise_scale=R) == pytest.approx(written_out(block, model), rel=1e-8)
+
+
+@given(K=st.integers(2, 5), p=st.integers(1, 4), n=st.integers(1, 40), seed=st.integers(0, 1000))
+def test_by_blocks_a_test_is_the_dense_one(K, p, n, seed):
+    rng = np.random.default_rng(seed)
+    rows = np.zeros((n + 30, K, p))
+    rows[np.arange(n + 30), rng.integers(K, size=n + 30)] = rng.standard_normal((n + 30, p))
+    X, y = rows.reshape(n + 30, -1), rng.standard_normal(n + 30)
+    tests = []
+    for blocks in (1, K):
+        model = ridge_model(
+            SufficientStats.prior(dim=K * p, lam=0.5, blocks=blocks) + SufficientStats.of(X[:30], y[:30], blocks=blocks)
+        )
+        tests.append(SENSITIVITY.test(SufficientStats.of(X[30:], y[30:], blocks=blocks), model))
+    dense, by_blocks = tests
+    assert by_blocks.n_degrees == dense.n_degrees
+    assert by_blocks.statistic == pytest.approx(dense.statistic, rel=1e-9)
+    assert by_blocks.level == pytest.approx(dense.level, rel=1e-9)
 
 
 @pytest.mark.parametrize("n", [40, 3, 400])

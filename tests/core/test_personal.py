@@ -44,9 +44,47 @@ def test_what_makes_no_sense_is_a_named_error(bad):
         fb.FedLinUCB(dim=2, beta=0.1, personal=bad)
 
 
-def test_personal_with_blocks_is_refused_by_name():
-    with pytest.raises(fb.errors.InvalidParameter, match="personal or blocks"):
-        fb.FedLinUCB(dim=4, beta=0.1, blocks=2, personal="auto")
+def in_blocks(stats: SufficientStats, K: int) -> SufficientStats:
+    """The same bits, by blocks."""
+    p = stats.dim // K
+    Sigma = np.array([stats.Sigma[k * p : (k + 1) * p, k * p : (k + 1) * p] for k in range(K)])
+    return SufficientStats(Sigma, stats.b, stats.n_obs, stats.reward_sum, stats.reward_sq_sum)
+
+
+def some_by_arm(n, K, p, seed):
+    rng = np.random.default_rng(seed)
+    rows = np.zeros((n, K, p))
+    rows[np.arange(n), rng.integers(K, size=n)] = rng.standard_normal((n, p))
+    return SufficientStats.of(rows.reshape(n, -1), rng.standard_normal(n))
+
+
+@given(seed=st.integers(0, 999), K=st.integers(2, 5), p=st.integers(1, 3), n=st.integers(1, 40))
+@settings(max_examples=60)
+def test_by_blocks_prior_evidence_and_kappa_are_the_dense_ones(seed, K, p, n):
+    own, rest = some_by_arm(n, K, p, seed), some_by_arm(30, K, p, seed + 1)
+    model = model_of(own, rest, dim=K * p)
+    dense = others_of(model, own, LAM)
+    by_blocks = others_of(in_blocks(model, K), in_blocks(own, K), LAM)
+    assert np.allclose(by_blocks.theta, dense.theta, rtol=1e-9, atol=1e-12)
+    assert (by_blocks.log_det, by_blocks.noise) == (pytest.approx(dense.log_det), pytest.approx(dense.noise))
+    for kappa in (0.0, *KAPPAS):
+        prior, expected = prior_of(by_blocks, kappa), prior_of(dense, kappa)
+        assert np.allclose(SufficientStats(prior.P, prior.h).dense().Sigma, expected.P, rtol=1e-9, atol=1e-12)
+        assert np.allclose(prior.h, expected.h, rtol=1e-9, atol=1e-12)
+        assert prior.log_det == pytest.approx(expected.log_det, rel=1e-9)
+        evidence = log_evidence(by_blocks, in_blocks(own, K), prior)
+        assert evidence == pytest.approx(log_evidence(dense, own, expected), rel=1e-9)
+    assert choose_kappa(by_blocks, in_blocks(own, K)) == pytest.approx(choose_kappa(dense, own), rel=1e-9)
+
+
+@pytest.mark.parametrize("large", [1.0, 1e6, 1e12])
+def test_by_blocks_what_rounding_hides_leaves_the_ridge(large):
+    own = some_by_arm(9, 3, 2, 0)
+    own = SufficientStats(own.Sigma * large**2, own.b * large, own.n_obs, own.reward_sum, own.reward_sq_sum)
+    others = others_of(in_blocks(model_of(own, dim=6), 3), in_blocks(own, 3), LAM)
+    assert np.linalg.eigvalsh(others.Sigma).min() >= LAM * 0.5
+    assert np.linalg.norm(others.theta) <= 1e-3 * max(1.0, np.linalg.norm(own.b))
+    assert others_of(in_blocks(model_of(dim=6), 3), in_blocks(own, 3), LAM) is None
 
 
 def test_a_radius_with_a_guarantee_is_warned_of():

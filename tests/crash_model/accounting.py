@@ -64,7 +64,7 @@ class Accounting:
     dropped: dict[Key, tuple[int, ...]] = field(default_factory=dict)  # reported with an upload: of an earlier epoch
     merged: set[Key] = field(default_factory=set)  # uploads that the server counts, as merged or as discarded
     fates: dict[Key, int | None] = field(default_factory=dict)  # of these: the epoch of its sums; None: discarded
-    versions: set[tuple[int, bytes]] = field(default_factory=set)  # states that a server served
+    versions: set[tuple[int, bytes]] = field(default_factory=set)  # states that a server served, by digest
     forgotten: set[str] = field(default_factory=set)  # incarnations
     groups: list[GroupSums] = field(default_factory=list)  # rewards by group of each observation
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from fedbandit.algorithms.decision import Decision
-from fedbandit.algorithms.messages import n_packed
+from fedbandit.algorithms.messages import digest_of, n_packed
 from fedbandit.errors import NotReachable, Refused
 from fedbandit.sdk import LiveAgent, open_agent
 from fedbandit.sdk.sync_client import Backoff
@@ -108,7 +110,9 @@ class Wire:
         if reply.status != 200:
             raise self._failure(reply)
         found = codec.decode_reply(reply.body)
-        self._world.accounting.versions.add((found.version, bytes(found.stats)))
+        is_short = isinstance(found, codec.BlockSyncReply) and found.changed is not msgspec.UNSET
+        digest = found.digest if is_short else digest_of(found.stats)
+        self._world.accounting.versions.add((found.version, digest))
         return TransportReply(found, reply.tag, len(reply.body))
 
     def _failure(self, reply: Reply) -> NotReachable | Refused:

@@ -28,7 +28,7 @@ from tests.crash_model.steps import Step
 
 IN_A_MINUTE = 800
 PERSONAL = 60  # histories of each kind
-WITH_RESTARTS, WITH_BLOCKS = 150, 100
+WITH_RESTARTS, WITH_BLOCKS, WITH_BOTH = 150, 100, 30
 # Rewards of histories do not depend on rows: with so little noise assumed, agents and server often find a change.
 DRIFT = Restart(noise_scale=1.0, agent_block=4, server_block=8, n_levels=2)
 # A generator that a kill left open ends at garbage collection, on a closed journal; no process would see it.
@@ -85,10 +85,15 @@ def test_every_history_of_a_model_that_restarts_counts_what_is_merged_and_what_i
     assert found.n_hits > WITH_RESTARTS / 2
 
 
-def test_every_history_of_a_model_with_blocks_keeps_its_books():
-    found = run(range(40_000, 40_000 + WITH_BLOCKS), frozenset(OFF), blocks=2)
+@pytest.mark.parametrize(
+    ("model", "n"),
+    [({}, WITH_BLOCKS), ({"personal": Auto()}, WITH_BOTH), ({"drift": DRIFT}, WITH_BOTH)],
+    ids=["plain", "personal", "drift"],
+)
+def test_every_history_of_a_model_with_blocks_keeps_its_books(model, n):
+    found = run(range(40_000, 40_000 + n), frozenset(OFF), blocks=2, **model)
     assert not found.failed, [(outcome.seed, outcome.failure) for outcome in found.failed]
-    assert found.n_hits > WITH_BLOCKS / 2
+    assert found.n_hits > n / 2
 
 
 def _reports_drops_again(self, n_rounds):

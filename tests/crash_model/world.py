@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedbandit.algorithms.messages import packed_bytes
+from fedbandit.algorithms.messages import digest_of, packed_bytes
 from fedbandit.algorithms.personal import PersonalAgent
 from fedbandit.core.group_sums import GroupSums
 from fedbandit.errors import FedbanditError, FormatError, JournalFailed, NotReachable, Refused, StateMismatch
@@ -459,7 +459,7 @@ class World:
         self.up()
         rows = self.look()
         if rows is not None:
-            self.accounting.versions.add((rows.version, rows.state))
+            self.accounting.versions.add((rows.version, digest_of(rows.state)))
             apart = frozenset(name for (name,) in rows.apart)
             groups = GroupSums.from_bytes(rows.groups)
             self.accounting.check_server(np.frombuffer(rows.state, dtype="<f8"), self.prior, groups, apart, rows.epoch)
@@ -518,7 +518,7 @@ class World:
             f"{device.name} counts {durable.agent.n_rounds} rounds, not {memory.n_rounds}",
         )
         if durable.agent.model_version > 0:
-            mine = (durable.agent.model_version, packed_bytes(durable.agent.model.stats))
+            mine = (durable.agent.model_version, digest_of(packed_bytes(durable.agent.model.stats)))
             require(mine in accounting.versions, f"{device.name} decides on a model that no server ever had")
         # A copy of the state may have sent another upload under the same number; a conflict follows.
         if isinstance(durable.agent, PersonalAgent) and not device.is_copied:
@@ -529,10 +529,10 @@ class World:
         """The model holds what the agent takes out of it, and own observations beyond that are in no other place."""
         ground = agent._ground
         model, held, own = ground.model.stats, ground.own.merged, agent.own
-        rest = model.Sigma - held.Sigma - agent.rule.lam * np.eye(agent.dim)
+        rest = model.Sigma - held.Sigma - agent.rule.lam * np.eye(model.Sigma.shape[-1])
         scale = 1.0 + float(np.abs(model.Sigma).max())
         require(
-            held.n_obs <= model.n_obs and np.linalg.eigvalsh(rest)[0] >= -1e-9 * scale,
+            held.n_obs <= model.n_obs and np.linalg.eigvalsh(rest).min() >= -1e-9 * scale,
             f"{device.name} takes out of version {ground.version} {held.n_obs} observations that it does not hold",
         )
         require(0 <= held.n_obs <= own.n_obs <= agent.n_rounds, f"{device.name} has {own.n_obs} own observations")

@@ -1,6 +1,7 @@
 """Advice from a log: agents that differ are recognised, agents that do not are not accused."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 import fedbandit as fb
 from fedbandit.cli.advise import advise as command
 from fedbandit.errors import FormatError, InvalidInput, InvalidParameter
-from fedbandit.experiments.advice import homogeneity
+from fedbandit.experiments.advice import fitted_world, homogeneity
 from fedbandit.experiments.advice.advise import advise
 from fedbandit.experiments.advice.explained_variance import explained_by
 from fedbandit.experiments.advice.fitted_world import FittedWorld, prospects, rounds_to_independence
@@ -145,6 +146,39 @@ def test_the_few_who_do_not_belong_are_named_and_left_out():
 
 
 @pytest.mark.usefixtures("quick")
+def arms_log(n=400):
+    """Three disjoint arms of two features, four agents."""
+    rng = np.random.default_rng(0)
+    contexts, arms = np.column_stack([rng.standard_normal(n), np.ones(n)]), rng.integers(3, size=n)
+    rewards = np.einsum("ij,ij->i", contexts, rng.standard_normal((3, 2))[arms]) + 0.3 * rng.standard_normal(n)
+    rows = np.zeros((n, 3, 3, 2))
+    rows[:, np.arange(3), np.arange(3)] = contexts[:, None]
+    log = log_from_arrays(None, rewards, agents=np.arange(n) % 4, offers=rows.reshape(n, 3, 6), chosen=arms)
+    return replace(log, arms=("a", "b", "c"))
+
+
+def test_disjoint_arms_are_played_and_recommended_as_blocks_with_equal_numbers(monkeypatch):
+    log = arms_log()
+    assert (log.blocks, replace(log, arms=None).blocks) == (3, 1)
+    numbers = {"n_seeds": 2, "n_rounds": 200, "alphas": (0.3, 3.0)}
+    dense = prospects(replace(log, arms=None), Fit(log), **numbers)
+    for most_dense in (0, 128):  # eager systems by blocks, and by the dense kernels
+        monkeypatch.setattr(fitted_world, "MOST_DENSE", most_dense)
+        by_blocks = prospects(log, Fit(log), **numbers)
+        for kind in ("federated", "personal"):
+            for ours, theirs in zip(getattr(by_blocks, kind), getattr(dense, kind), strict=True):
+                assert ours.messages == theirs.messages > 0
+                assert ours.n_bytes < theirs.n_bytes
+                np.testing.assert_allclose(ours.rewards, theirs.rewards, rtol=1e-9)
+        assert by_blocks.shared.messages == dense.shared.messages
+        np.testing.assert_allclose(by_blocks.shared.rewards, dense.shared.rewards, rtol=1e-9)
+        np.testing.assert_allclose(by_blocks.alone.rewards, dense.alone.rewards, rtol=1e-9)
+    advice = advise(log, **numbers)
+    assert any("blocks = 3" in reason for reason in advice.reasons)
+    assert not any("blocks" in reason for reason in advise(replace(log, arms=None), **numbers).reasons)
+    assert advice.sharing_cost.raw_bytes == 8 * (2 + 2) * 200
+
+
 def test_a_budget_of_messages_is_kept():
     log = fleet_log(n_agents=15, n=900)
     outlook = advise(log, n_seeds=3).outlook

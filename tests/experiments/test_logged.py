@@ -1,5 +1,7 @@
 """Logs and what they say about another policy, against simulations where the truth is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -181,6 +183,10 @@ def test_a_log_of_arms_gets_a_block_for_each_arm(tmp_path):
     assert log.feature_names == ("hour@milk", "1@milk", "hour@tea", "1@tea")
     np.testing.assert_array_equal(log.x, [[0, 0, 1, 1], [2, 1, 0, 0], [0, 0, 3, 1]])
     assert log.offers.shape == (3, 2, 4)
+    by_blocks, dense = history(log, lam=0.5), history(replace(log, arms=None), lam=0.5)
+    assert by_blocks.stats.blocks == log.blocks == 2
+    np.testing.assert_array_equal(by_blocks.stats.dense().Sigma, dense.stats.Sigma)
+    assert by_blocks.growth == pytest.approx(dense.growth)
 
 
 def test_a_log_of_offers_keeps_what_was_not_chosen(tmp_path):

@@ -6,7 +6,11 @@ import pytest
 
 import fedbandit as fb
 from fedbandit.algorithms.messages import n_bytes
-from fedbandit.experiments.sharing_cost import SharingCost, baseline_note, human_bytes
+from fedbandit.experiments.drivers.base import play
+from fedbandit.experiments.results import Cell, Group, Results
+from fedbandit.experiments.run_store import StoredRun
+from fedbandit.experiments.sharing_cost import SharingCost, baseline_note, human_bytes, range_text
+from fedbandit.experiments.spec import make_spec
 
 WORLD = fb.worlds.Sphere(dim=4, n_actions=5, noise=0.2)
 COST = SharingCost(n_agents=3, n_rounds=120, dim=4)
@@ -59,3 +63,19 @@ def test_sums_are_cheaper_than_rows_from_the_round_that_is_said():
     grown = [sent * math.log1p(rounds / 110) / math.log1p(1797 / 110) for rounds in (t, 0.99 * t)]
     assert grown[0] <= 8 * 12 * t
     assert grown[1] > 8 * 12 * 0.99 * t
+
+
+def test_every_study_says_bytes_beside_those_of_raw_rows():
+    world = fb.worlds.sphere(dim=4, n_actions=5)
+    groups = []
+    for alpha in (0.0, 0.5, 5.0):
+        spec = make_spec(fb.FedLinUCB(dim=4, alpha=alpha, beta=0.5), world, n_agents=3, n_rounds=120)
+        run = StoredRun(spec, 0, play(spec, 0).columns, {}, 0.0, {})
+        groups.append(Group(Cell({"alpha": alpha}, spec, (0,)), [run]))
+    (note,) = Results(groups).bytes_notes()
+    sizes = [group.mean("bytes").mean for group in groups[1:]]  # α = 0 sends in proportion to the rounds
+    assert f"{human_bytes(min(sizes))} to {human_bytes(max(sizes))} per run" in note
+    assert human_bytes(8 * 5 * 120) in note
+    until = [COST.rounds_until_cheaper(size) for size in sizes]
+    assert f"from about {range_text(until)} rounds on" in note
+    assert Results(groups[:1]).bytes_notes() == []

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedbandit as fb
+from fedbandit.algorithms.personal import PersonalAgent
 from fedbandit.algorithms.rules import deliberate_radius
 from fedbandit.simulation.runner import SimulatedFleet
 
@@ -20,6 +21,22 @@ RULES = {
     "fedlinucb": fb.FedLinUCB(dim=6, beta=0.7, alpha=0.5),
     "always": fb.FedLinUCB(dim=6, beta=0.7, alpha=0.0, min_upload=3),
     "options": fb.FedLinUCB(dim=6, beta=0.7, alpha=0.5, join=True, refresh="arrival", trigger="spectral"),
+    "silence": fb.FedLinUCB(dim=6, beta=0.7, alpha=2.0, max_silence=4),
+    "restart": fb.FedLinUCB(
+        dim=6,
+        beta=0.7,
+        alpha=1.0,
+        max_silence=9,
+        drift=fb.drift.restart(noise_scale=0.8, agent_block=4, server_block=8, n_levels=3, false_alarm=0.02),
+    ),
+    "discount": fb.FedLinUCB(dim=6, beta=0.7, alpha=0.5, drift=fb.drift.discount(horizon=25.0)),
+    "discount-arrival": fb.FedLinUCB(
+        dim=6, beta=0.7, alpha=1.0, join=True, refresh="arrival", drift=fb.drift.discount(horizon=10.0)
+    ),
+    "personal": fb.FedLinUCB(dim=6, beta=0.7, alpha=0.5, personal="auto"),
+    "personal-alike": fb.FedLinUCB(dim=6, beta=0.7, alpha=0.5, personal=0.0, trigger="spectral"),
+    "personal-thompson": fb.FedLinUCB(dim=6, beta=0.7, alpha=0.5, personal=0.5, policy="thompson"),
+    "personal-fixed": fb.FedLinUCB(dim=6, beta=0.7, alpha=1.0, personal=2.0, join=True, refresh="arrival"),
     "oful-shared": fb.OFUL(dim=6, beta=0.7, mode="shared"),
     "oful-independent": fb.OFUL(dim=6, beta=0.7),
     "oful-rare": fb.OFUL(dim=6, beta=0.7, switching=1.0),
@@ -54,6 +71,14 @@ def rows_in(rng: np.random.Generator, K: int, p: int, n: int) -> np.ndarray:
     return rows.reshape(n, K * p)
 
 
+def epochs_of(fleet: SimulatedFleet, agent) -> tuple[int, ...]:
+    """What a fleet knows of a world that changes."""
+    if not hasattr(agent, "world"):
+        return ()
+    server, world = fleet.server, agent.world
+    return (server.epoch, server.clock, server.n_discarded, world.epoch, world.clock, world.n_dropped, world.has_alarm)
+
+
 @pytest.mark.parametrize("radius", RADII)
 @pytest.mark.parametrize("name", RULES)
 @settings(max_examples=4, deadline=None)
@@ -79,13 +104,17 @@ def test_same_choices_exchanges_and_numbers(name, radius, seed, K, n_rounds):
             upload = agent.partial_fit(X, np.full(len(X), reward)) if batch else agent.observe(decision, reward)
             fleet.end_round(agent, decision, reward, upload)
             counts = (fleet.n_up, fleet.n_down, fleet.n_switches, agent.model_version, agent.n_rounds)
-            played.append((decision.index, upload, scores, counts))
+            played.append((decision.index, upload, scores, (*counts, *epochs_of(fleet, agent))))
         dense, blocks = played
         assert dense[0] == blocks[0]
         assert dense[3] == blocks[3]
         assert (dense[1] is None) == (blocks[1] is None)
         np.testing.assert_allclose(blocks[2].upper, dense[2].upper, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(blocks[2].widths, dense[2].widths, rtol=1e-9, atol=1e-9)
+        if isinstance(agent, PersonalAgent):
+            assert agent.kappa == pytest.approx(fleets[0].agents[who].kappa, rel=1e-9)
+            assert_same_sums(agent.own, fleets[0].agents[who].own)
+            assert_same_sums(agent.held, fleets[0].agents[who].held)
         if dense[1] is not None:
             assert_same_sums(blocks[1].stats, dense[1].stats)
             np.testing.assert_allclose(blocks[1].growth, dense[1].growth, rtol=1e-9, atol=1e-9)
@@ -93,10 +122,11 @@ def test_same_choices_exchanges_and_numbers(name, radius, seed, K, n_rounds):
 
 
 @settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 10_000), K=st.sampled_from([2, 5]), lazy=st.booleans())
-def test_a_context_chooses_as_its_rows_do(seed, K, lazy):
+@given(seed=st.integers(0, 10_000), K=st.sampled_from([2, 5]), kind=st.sampled_from(["lazy", "eager", "personal"]))
+def test_a_context_chooses_as_its_rows_do(seed, K, kind):
     rng = np.random.default_rng(seed)
-    rule = fb.FedLinUCB(dim=3 * K, beta=0.6, alpha=0.2, blocks=K) if lazy else fb.OFUL(dim=3 * K, beta=0.6, blocks=K)
+    rule = fb.FedLinUCB(dim=3 * K, beta=0.6, alpha=0.2, blocks=K, personal="auto" if kind == "personal" else None)
+    rule = fb.OFUL(dim=3 * K, beta=0.6, blocks=K) if kind == "eager" else rule
     server, agent, twin = rule.server(), rule.agent("a"), rule.agent("a")
     for _ in range(60):
         context = rng.standard_normal(2)

@@ -12,7 +12,7 @@ import pytest
 
 import fedbandit as fb
 from fedbandit.errors import InvalidInput
-from fedbandit.experiments.advice.log import read_log
+from fedbandit.experiments.advice.log import history, read_log
 from fedbandit.sdk import decision_log
 from fedbandit.sdk.decision_log import DecisionLog
 from tests.sdk.helpers import make_hub, make_live
@@ -64,7 +64,11 @@ def test_a_decision_by_context_is_logged_with_its_block_and_read_as_a_row(tmp_pa
         agent.observe(decision, 1.0)
     line = next(line for line in lines_of(tmp_path) if "x" in line)
     assert (line["x"], line["block"]) == (decision.x.tolist(), 1)
-    np.testing.assert_array_equal(read_log(tmp_path).x[0], [0.0, 0.0, *decision.x])
+    log = read_log(tmp_path)
+    np.testing.assert_array_equal(log.x[0], [0.0, 0.0, *decision.x])
+    assert (log.arms, log.blocks) == (("0", "1"), 2)
+    assert read_log(tmp_path, ignore=["x3"]).blocks == 1
+    assert history(log).stats == fb.SufficientStats.of(log.x, log.rewards, blocks=2)
 
 
 def test_only_the_owner_may_read_it(tmp_path):

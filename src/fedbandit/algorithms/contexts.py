@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedbandit.algorithms.scoring import DecisionBasis, check_number_of
 from fedbandit.core.arrays import LARGEST, Vector, as_float_array, finite, is_listing
-from fedbandit.core.block_growth import BlockEagerEstimate
 from fedbandit.core.block_ridge import BlockRidgeModel
 from fedbandit.core.block_rows import compact_row, joined
+from fedbandit.core.block_scores import BlockScores
 from fedbandit.core.decision_sets import first_best, top_indices
 from fedbandit.core.features import values_by_name
 from fedbandit.errors import DimensionMismatch, EmptyDecisionSet, FeatureMismatch, InvalidInput
@@ -61,7 +61,7 @@ def best_blocks(
 ) -> tuple[list[tuple[int, int]], int]:
     """The k best of these blocks (of all, if None), best first: each as its place in the list and its number."""
     estimate, beta, version = basis
-    assert isinstance(estimate, BlockRidgeModel | BlockEagerEstimate)
+    assert isinstance(estimate, BlockRidgeModel | BlockScores)
     with np.errstate(over="ignore", invalid="ignore"):
         upper = estimate.upper_of(context, beta)
     if blocks is not None:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from fedbandit.algorithms.messages import CHANGE_ALARM, OLDER_EPOCH, Download, Upload
 from fedbandit.algorithms.server import BaseServer, LedgerEntry
 from fedbandit.core.arrays import Vector, frozen
+from fedbandit.core.change import ChangeDetector
 from fedbandit.core.drift import OLD, Discount, Restart
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
+from fedbandit.core.structure import ridge_model
 
 if TYPE_CHECKING:
     from fedbandit.algorithms.fedlinucb import FedLinUCB, FedLinUCBAgent
@@ -48,7 +50,9 @@ class AgentEpoch:
         self.n_discarded = 0  # observations of this agent that the server counts as discarded
         self.n_dropped = 0  # observations of an earlier epoch that were discarded here, and not reported yet
         self.max_silence = rule.max_silence
-        self.detector = rule.drift.agent_detector(rule.dim, rule.lam) if isinstance(rule.drift, Restart) else None
+        self.detector: ChangeDetector | None = None
+        if isinstance(rule.drift, Restart):
+            self.detector = rule.drift.agent_detector(rule.dim, rule.lam, rule.blocks)
         self._limit = OLD * rule.drift.horizon if isinstance(rule.drift, Discount) else math.inf
         # Whether time alone can make a contact due; otherwise only a restart of the server changes anything here.
         self.watches_time = rule.drift is not None or math.isfinite(rule.max_silence)
@@ -154,7 +158,9 @@ class EpochServer(BaseServer):
         self.epoch = 0
         self.clock = 0  # observations merged, over all epochs
         self.discarded: dict[str, int] = {}  # observations of each agent that count for nothing
-        self.detector = rule.drift.server_detector(rule.dim, rule.lam) if isinstance(rule.drift, Restart) else None
+        self.detector: ChangeDetector | None = None
+        if isinstance(rule.drift, Restart):
+            self.detector = rule.drift.server_detector(rule.dim, rule.lam, rule.blocks)
         self._discount = rule.drift if isinstance(rule.drift, Discount) else None
         self._sums: SufficientStats | None = None  # without λI, and discounted; only where sums are discounted
 
@@ -195,7 +201,7 @@ class EpochServer(BaseServer):
         self.clock = clock
         self.version += 1
         self.groups += upload.groups
-        if self.detector is not None and self.detector.add(upload.stats, RidgeModel(before), RidgeModel(merged)):
+        if self.detector is not None and self.detector.add(upload.stats, ridge_model(before), ridge_model(merged)):
             self.restart()
         return outcome
 

@@ -88,10 +88,6 @@ class FedLinUCB(PolicyRule):
         one_of(self.trigger, ("determinant", "spectral"), "trigger")
         if self.personal is not None:
             object.__setattr__(self, "personal", personals.as_personal(self.personal))
-            if self.blocks > 1:
-                raise InvalidParameter(
-                    "expected personal or blocks, got both: what the others know is taken out of one block of columns"
-                )
             if not isinstance(self.radius, radii.Fixed):
                 self._warn_unproven(
                     f"fb.radius.{self.radius.kind} has no proof with personal: agents decide eagerly on their own "
@@ -100,10 +96,6 @@ class FedLinUCB(PolicyRule):
         if self.max_silence != math.inf:
             object.__setattr__(self, "max_silence", float(whole_at_least(self.max_silence, 1, "max_silence")))  # type: ignore[arg-type]
         object.__setattr__(self, "drift", drifts.as_drift(self.drift))
-        if self.drift is not None and self.blocks > 1:
-            raise InvalidParameter(
-                "expected drift or blocks, got both: tests and discounts are for one block of columns"
-            )
         if self.drift is not None and self.personal is not None:
             raise InvalidParameter(
                 "expected drift or personal, got both: agents that differ look like a world that changes, and own sums "

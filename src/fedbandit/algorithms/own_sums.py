@@ -31,11 +31,12 @@ class OwnSums:
     dim: int
     held: Piece | None = None  # (U, u)
     apart: tuple[Piece, ...] = ()
+    blocks: int = 1
 
     @property
     def merged(self) -> SufficientStats:
         """(U, u): the own observations that the model holds."""
-        return SufficientStats.zeros(self.dim) if self.held is None else self.held.stats
+        return SufficientStats.zeros(self.dim, self.blocks) if self.held is None else self.held.stats
 
     def answered(self, upload: Upload) -> OwnSums:
         """The upload is merged at the server; whether the model holds it is another question."""
@@ -56,6 +57,10 @@ class OwnSums:
             return replace(self, held=None, apart=beyond if inside is None else (inside, *beyond))
         return replace(self, held=inside, apart=beyond)
 
+    def nothing(self) -> OwnSums:
+        """No own observations, in a model of the same form."""
+        return replace(self, held=None, apart=())
+
     def without_model(self) -> OwnSums:
         """The model was given up for the prior, which holds nothing."""
         return self.in_model(0)
@@ -74,12 +79,12 @@ class OwnSums:
         return {str(i): _state(piece) for i, piece in enumerate(self._pieces())} | {"held": self.held is not None}
 
     @classmethod
-    def from_state(cls, dim: int, state: dict[str, Any]) -> OwnSums:
+    def from_state(cls, dim: int, state: dict[str, Any], blocks: int = 1) -> OwnSums:
         """The sums of a dictionary made by `state`."""
         values = dict(state)
         is_held = bool(values.pop("held"))
         pieces = tuple(Piece(int(v["first"]), int(v["last"]), v["sums"]) for _, v in sorted(values.items(), key=_place))
-        return cls(dim, pieces[0], pieces[1:]) if is_held else cls(dim, None, pieces)
+        return cls(dim, pieces[0], pieces[1:], blocks) if is_held else cls(dim, None, pieces, blocks)
 
 
 def _place(item: tuple[str, Any]) -> int:

@@ -16,11 +16,15 @@ from fedbandit.algorithms.messages import Download, Upload
 from fedbandit.algorithms.own_sums import OwnSums
 from fedbandit.algorithms.scoring import DecisionBasis
 from fedbandit.core.arrays import Vector
+from fedbandit.core.block_growth import BlockGrowthTracker
+from fedbandit.core.block_products import times
+from fedbandit.core.block_ridge import BlockRidgeModel
 from fedbandit.core.growth import GrowthTracker
 from fedbandit.core.personal import Fixed
 from fedbandit.core.personal_prior import (
     FIRST_CHOICE,
     FIRST_KAPPA,
+    BlockPersonalEstimate,
     Others,
     PersonalEstimate,
     PersonalPrior,
@@ -28,9 +32,9 @@ from fedbandit.core.personal_prior import (
     others_of,
     prior_of,
 )
-from fedbandit.core.products import times_vector
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
+from fedbandit.core.structure import ridge_model
 
 
 class Ground(NamedTuple):
@@ -49,7 +53,7 @@ class Ground(NamedTuple):
         others = others_of(self.model.stats, self.own.merged, lam)
         if others is not None:
             return self._replace(others=others)
-        return self._replace(own=OwnSums(self.own.dim)).with_others(lam)
+        return self._replace(own=self.own.nothing()).with_others(lam)
 
     def with_prior(self, rule: FedLinUCB, own: SufficientStats) -> Ground:
         """With the prior of the rule's κ, or of the one that is chosen from these own observations."""
@@ -68,7 +72,7 @@ class PersonalAgent(FedLinUCBAgent):
 
     def __init__(self, rule: FedLinUCB, agent_id: str, incarnation: str | None) -> None:
         super().__init__(rule, agent_id, incarnation)
-        self._ground = Ground(self.model, 0, OwnSums(rule.dim))
+        self._ground = Ground(self.model, 0, OwnSums(rule.dim, blocks=rule.blocks))
         self._follower: GrowthTracker | None = None  # Λ⁻¹ and log det Λ, as observations come; None: to be made
         self._target: Vector = np.zeros(rule.dim)  # Pθ_o + c
         self._n_own = 0
@@ -102,7 +106,7 @@ class PersonalAgent(FedLinUCBAgent):
         if sent is None or sent.epoch != self.world.epoch:
             return own.total(None, self.local)
         is_complete = self.sequence >= sent.sequence  # else an exception left its content in the buffer, too
-        return own.total(sent, self.local if is_complete else SufficientStats.zeros(self.dim))
+        return own.total(sent, self.local if is_complete else SufficientStats.zeros(self.dim, self.blocks))
 
     # -- deciding
 
@@ -115,11 +119,12 @@ class PersonalAgent(FedLinUCBAgent):
 
     def _judge(self) -> DecisionBasis:
         follower = self._follower or self._restart()
-        inverse = follower.P.copy()
+        inverse = follower.inverse_now()
         log_det = follower.log_det_base + follower.value
         model, version, own, _, _ = self._ground
         n_obs = model.stats.n_obs - own.merged.n_obs + self._n_own
-        estimate = PersonalEstimate(inverse, times_vector(inverse, self._target), log_det, n_obs)
+        kind = PersonalEstimate if self.blocks == 1 else BlockPersonalEstimate
+        estimate = kind(inverse, times(inverse, self._target), log_det, n_obs)
         beta = self.rule.beta_for(estimate, n_obs=n_obs, version=version, own_buffer=self._own_buffer)
         return DecisionBasis(estimate, beta, version)
 
@@ -152,7 +157,10 @@ class PersonalAgent(FedLinUCBAgent):
         if follower is None:
             return upload
         follower.observe(x)
-        self._target += reward * x
+        if self.blocks == 1:
+            self._target += reward * x
+        else:
+            self._target.reshape(self.blocks, -1)[int(x[0])] += reward * x[1:]
         self._n_own += 1
         if not follower.is_stale and (self._n_own < self._next_choice or isinstance(self.rule.personal, Fixed)):
             self._follower = follower
@@ -172,9 +180,9 @@ class PersonalAgent(FedLinUCBAgent):
 
     def _take(self, download: Download) -> Upload | None:
         if download.version >= self.model_version:
-            known = self._ground.own if download.epoch == self.world.epoch else OwnSums(self.dim)
+            known = self._ground.own if download.epoch == self.world.epoch else self._ground.own.nothing()
             own = known.in_model(download.acknowledged, excluded=download.excluded)
-            self._stand_on(Ground(RidgeModel(download.stats), download.version, own))
+            self._stand_on(Ground(ridge_model(download.stats), download.version, own))
         return super()._take(download)
 
     def _stand_on(self, ground: Ground) -> None:
@@ -189,7 +197,8 @@ class PersonalAgent(FedLinUCBAgent):
         `merged` is the last own upload in it, which may be in flight still; `kept` are answered uploads.
         """
         if download.epoch != self.world.epoch:  # own observations are of a world that is gone
-            return Ground(model, download.version, OwnSums(self.dim)), SufficientStats.zeros(self.dim)
+            nothing = self._ground.own.nothing()
+            return Ground(model, download.version, nothing), nothing.merged
         own, sent = self._ground.own, self.in_flight
         if sent is not None and sent.sequence <= merged:
             own = own.answered(sent)
@@ -210,7 +219,7 @@ class PersonalAgent(FedLinUCBAgent):
         super()._begin_at_prior()
 
     def _begin_own_sums(self) -> None:
-        self._stand_on(self._ground._replace(own=OwnSums(self.dim), others=None, prior=None))
+        self._stand_on(self._ground._replace(own=self._ground.own.nothing(), others=None, prior=None))
 
     def _end_epoch(self) -> None:
         """A restart drops own sums, too: they are of a world that is gone."""
@@ -232,7 +241,7 @@ class PersonalAgent(FedLinUCBAgent):
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
-        ground = Ground(self.model, self.model_version, OwnSums.from_state(self.dim, state["own_sums"]))
+        ground = Ground(self.model, self.model_version, OwnSums.from_state(self.dim, state["own_sums"], self.blocks))
         if state["kappa"] is not None:
             ground = ground.with_others(self.rule.lam)
             assert ground.others is not None
@@ -241,11 +250,21 @@ class PersonalAgent(FedLinUCBAgent):
         self._next_choice, self._n_own = int(state["next_choice"]), int(state["n_own"])
         self._target = np.frombuffer(state["target"], dtype="<f8").copy()
         if state["follower"] is not None:
-            self._follower = GrowthTracker.from_state(state["follower"], self.dim)
+            if self.blocks == 1:
+                self._follower = GrowthTracker.from_state(state["follower"], self.dim)
+            else:
+                assert ground.prior is not None
+                self._follower = BlockGrowthTracker.of_state(state["follower"], _model_of(ground.prior))
 
 
 def follower_of(prior: PersonalPrior, own: SufficientStats) -> GrowthTracker:
     """Λ⁻¹ and log det Λ of a prior and own observations, ready to follow more of them."""
-    follower = GrowthTracker(prior.P, prior.log_det)
+    is_dense = prior.P.ndim == 2
+    follower = GrowthTracker(prior.P, prior.log_det) if is_dense else BlockGrowthTracker(_model_of(prior))
     follower.restart(prior.P + own.Sigma)
     return follower
+
+
+def _model_of(prior: PersonalPrior) -> BlockRidgeModel:
+    """The prior by blocks as the base of a tracker."""
+    return BlockRidgeModel(SufficientStats(prior.P, prior.h))

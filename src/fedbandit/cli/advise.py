@@ -87,6 +87,9 @@ def facts_of(advice: Advice) -> dict[str, Any]:
         "reaches_its_aim": advice.reaches_its_aim,
         "features": list(advice.log.feature_names),
         "arms": None if advice.log.arms is None else list(advice.log.arms),
+        "blocks": advice.log.blocks,
+        "bytes": advice.choice.n_bytes,
+        "raw_bytes": advice.sharing_cost.raw_bytes,
         "left_out": dict(advice.log.left_out),
         "explained": advice.explained.best,
         "explains_anything": advice.explained.anything,
@@ -100,12 +103,12 @@ def facts_of(advice: Advice) -> dict[str, Any]:
         "outliers": list(advice.outlier_names),
         "curved": advice.curved.is_significant,
         "alphas": [
-            {"alpha": o.alpha, "reward": o.reward.mean, "gain": o.gain.mean, "messages": o.messages}
+            {"alpha": o.alpha, "reward": o.reward.mean, "gain": o.gain.mean, "messages": o.messages, "bytes": o.n_bytes}
             for o in outlook.federated
         ],
         "personal": advice.choice.is_personal,
         "personal_alphas": [
-            {"alpha": o.alpha, "reward": o.reward.mean, "gain": o.gain.mean, "messages": o.messages}
+            {"alpha": o.alpha, "reward": o.reward.mean, "gain": o.gain.mean, "messages": o.messages, "bytes": o.n_bytes}
             for o in outlook.personal
         ],
         "clusters": None if outlook.clusters is None else outlook.clusters.reward.mean,

@@ -85,7 +85,10 @@ def create(
     policy_seed: Annotated[int, typer.Option(help="Seed of the policy's random numbers.")] = 0,
     blocks: Annotated[
         int | None,
-        typer.Option(help="Disjoint arms K without names: every row lies in one of K blocks of dim/K columns."),
+        typer.Option(
+            help="Disjoint arms K without names: every row lies in one of K blocks of dim/K columns. With --warm-start "
+            "and a log with arms it is their number; 1 makes a dense model."
+        ),
     ] = None,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
@@ -127,6 +130,7 @@ def create(
     ) or {"beta": 1.0}
     caller = AdminClient(url, token, ca_cert)
     if warm_start is not None:
+        body["blocks"] = blocks
         upload, remarks = read_history(warm_start, body, arms=options.names_in(arms))
         for note in remarks:
             typer.echo(note, err=True)

@@ -25,6 +25,7 @@ from fedbandit.simulation.participation import PARTICIPATION, ByRows, as_pattern
 from fedbandit.simulation.worlds import World
 
 COLUMNS = ("regret", "messages", "messages_up", "messages_down", "scalars", "bytes", "switches", "seconds")
+COLUMNS += ("raw_bytes", "cheaper_from_round")
 
 
 def simulate(
@@ -95,7 +96,9 @@ def simulate(
                     engine=engine,
                     progress=advance,
                 )
-                results.append(_row(name, seed, trace, time.perf_counter() - started))
+                results.append(
+                    _row(name, seed, trace, time.perf_counter() - started) | _raw(rule, place, trace, agents)
+                )
                 if save is not None:
                     save.mkdir(parents=True, exist_ok=True)
                     trace.save(save / f"{name}-{world}-seed{seed}-{trace.id}.npz")
@@ -163,6 +166,17 @@ def _row(name: str, seed: int, trace: fb.Trace, seconds: float) -> dict[str, Any
     }
 
 
+def _raw(rule: Any, place: World, trace: fb.Trace, n_agents: int) -> dict[str, Any]:
+    """Bytes of the raw rows, and the rounds from which FedLinUCB's sums are fewer; None where that is not known."""
+    from fedbandit.experiments.sharing_cost import SharingCost
+
+    size = {"n_agents": n_agents, "n_rounds": int(trace.rounds[-1]), "dim": place.dim}
+    rows = SharingCost(**size, row_numbers=getattr(place, "row_numbers", None), blocks=getattr(rule, "blocks", 1))
+    is_triggered = isinstance(rule, fb.FedLinUCB) and rule.alpha > 0.0 and trace.n_bytes > 0
+    until = int(rows.rounds_until_cheaper(trace.n_bytes)) if is_triggered else None
+    return {"raw_bytes": rows.raw_bytes, "cheaper_from_round": until}
+
+
 class _progress:  # noqa: N801 - used like a function
     """A progress bar over rounds on standard error; nothing when quiet."""
 
@@ -209,6 +223,14 @@ def _print_table(results: list[dict[str, Any]], *, title: str) -> None:
             f"{fmean(row['seconds'] for row in rows):.2f}",
         )
     Console().print(table)
+    raw = _human(results[0]["raw_bytes"])
+    Console().print(f"raw rows (features or context, and reward), each sent once: {raw}", highlight=False)
+    for name in dict.fromkeys(row["algorithm"] for row in results):
+        until = [row["cheaper_from_round"] for row in results if row["algorithm"] == name and row["cheaper_from_round"]]
+        if until:
+            Console().print(
+                f"{name}: sums are fewer bytes than rows from about round {fmean(until):,.0f} on", highlight=False
+            )
 
 
 def _spread(values: list[float], digits: int) -> str:

@@ -22,7 +22,8 @@ def read_history(
 ) -> tuple[Upload, list[str]]:
     """The log as one upload, and notes on what was read; fills in `dim` and `features` where they were left out.
 
-    Where `features` are given, columns are taken by these names and in this order.
+    A log with arms makes a model with a block for each (`arms`, `blocks`), unless `blocks` is 1 or the given order of
+    `features` mixes the columns of arms. Where `features` are given, columns are taken by these names, in this order.
     """
     from fedbandit.experiments.advice.log import history, read_log, reordered
 
@@ -43,6 +44,12 @@ def read_history(
         raise DimensionMismatch(
             f"expected a log with {settings['dim']} features, {path} has {log.dim}: {', '.join(log.feature_names)}"
         )
+    if settings.get("blocks") == 1:
+        log = replace(log, arms=None)
+    if settings.get("blocks") not in (None, log.blocks):
+        raise DimensionMismatch(f"expected a log of {settings['blocks']} arms, {path} has {log.blocks}")
+    if log.blocks > 1 and log.arms is not None:
+        settings["arms"], settings["blocks"] = list(log.arms), log.blocks
     settings["features"] = list(log.feature_names)
     # The model is new, so this upload is no evidence of buffers that grew too far.
     return replace(history(log, lam=settings["lam"]), growth=0.0), _notes(log)

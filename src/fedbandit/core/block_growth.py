@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbandit.core.arrays import Matrix, Vector, frozen
 from fedbandit.core.block_ridge import BlockRidgeModel
-from fedbandit.core.block_rows import split_rows
+from fedbandit.core.block_scores import BlockScores
 from fedbandit.core.block_statistics import BlockRunningStats
 from fedbandit.core.eager import EagerEstimate
 from fedbandit.core.growth import GrowthTracker
@@ -52,6 +52,13 @@ class BlockGrowthTracker(GrowthTracker):
         """Σ_now⁻¹ of one block."""
         tracker = self._touched.get(block)
         inverse: Matrix = self.P[block] if tracker is None else tracker.P
+        return inverse
+
+    def inverse_now(self) -> Matrix:
+        """A copy of the blocks of Σ_now⁻¹, (K, p, p)."""
+        inverse = self.P.copy()
+        for block, tracker in self._touched.items():
+            inverse[block] = tracker.P
         return inverse
 
     @property
@@ -137,7 +144,7 @@ class BlockGrowthTracker(GrowthTracker):
         return tracker
 
 
-class BlockEagerEstimate(EagerEstimate):
+class BlockEagerEstimate(BlockScores, EagerEstimate):
     """`EagerEstimate` by blocks."""
 
     __slots__ = ("_P", "_theta")
@@ -150,9 +157,7 @@ class BlockEagerEstimate(EagerEstimate):
 
     def _use_tracker(self, tracker: BlockGrowthTracker, theta_hat: Vector | None) -> None:
         self.tracker = tracker
-        self._P: Matrix = tracker.P.copy()
-        for block in tracker.touched:
-            self._P[block] = tracker.inverse_of(block)
+        self._P: Matrix = tracker.inverse_now()
         self._theta_hat = theta_hat
 
     def restore_tracker(self, state: dict[str, Any]) -> None:
@@ -191,29 +196,6 @@ class BlockEagerEstimate(EagerEstimate):
         """The blocks of Σ⁻¹; a view that the next observation changes."""
         return self._P
 
-    def predict(self, actions: Matrix) -> Vector:
-        """⟨θ̂, x⟩ of each row."""
-        places, values = split_rows(actions, len(self._P))
-        return np.asarray(np.vecdot(self.theta_hat.reshape(len(self._P), -1)[places], values))
-
-    def widths(self, actions: Matrix) -> Vector:
-        """‖x‖_{Σ⁻¹} of each row."""
-        places, values = split_rows(actions, len(self._P))
-        forms = np.vecdot(np.vecdot(self._P[places], values[:, None, :]), values)
-        return np.asarray(np.sqrt(np.maximum(forms, 0.0)))
-
     def whitened(self, actions: Matrix) -> Matrix:
         """W x of each row, (k, d); factorises every block."""
         return BlockRidgeModel(self.stats.snapshot()).whitened(actions)
-
-    def means_of(self, context: Vector) -> Vector:
-        """⟨θ̂_k, c⟩ of each block."""
-        return np.asarray(self.theta_hat.reshape(len(self._P), -1) @ context)
-
-    def widths_of(self, context: Vector) -> Vector:
-        """‖c‖_{Σ_k⁻¹} of each block."""
-        return np.asarray(np.sqrt(np.maximum((self._P @ context) @ context, 0.0)))
-
-    def upper_of(self, context: Vector, beta: float) -> Vector:
-        """⟨θ̂_k, c⟩ + β‖c‖_{Σ_k⁻¹} of each block."""
-        return self.means_of(context) + beta * self.widths_of(context)

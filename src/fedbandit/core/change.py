@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from fedbandit.core.arrays import Matrix, Vector
+from fedbandit.core.block_packing import touched_blocks
 from fedbandit.core.chi_square import upper_quantile
 from fedbandit.core.products import product, times_vector
 from fedbandit.core.ridge import RidgeModel
-from fedbandit.core.statistics import RunningStats, SufficientStats
+from fedbandit.core.statistics import SufficientStats
+from fedbandit.core.structure import ridge_model, running_stats
 
 NEGLIGIBLE = 1e-12  # of the information in a block: a direction with less was not observed
 
@@ -40,7 +43,7 @@ def change_statistic(block: SufficientStats, model: RidgeModel, *, noise_scale: 
     In the coordinates of W (WᵀW = Σ⁻¹) with A = W S_B Wᵀ it is Σ f_i² / (a_i (1 + a_i)) over the eigenvalues a_i of A;
     directions that the block lacks are left out.
     """
-    return _Comparison(block, model).statistic / noise_scale**2
+    return _comparison(block, model).statistic / noise_scale**2
 
 
 class _Comparison:
@@ -69,6 +72,43 @@ class _Comparison:
         return math.sqrt(float(theta @ theta))
 
 
+class _BlockComparison(_Comparison):
+    """The same where Σ has blocks: sums over those that the observations touched."""
+
+    def __init__(self, block: SufficientStats, model: RidgeModel) -> None:
+        self.block, self.model = block, model
+        self.places = touched_blocks(block)
+        W = model.factor.W[self.places]
+        A = W @ block.Sigma[self.places] @ W.transpose(0, 2, 1)
+        self.values, vectors = np.linalg.eigh(0.5 * (A + A.transpose(0, 2, 1)))
+        self.T = vectors.transpose(0, 2, 1) @ W
+
+    @property
+    def statistic(self) -> float:
+        """Q R²."""
+        seen = self.values > NEGLIGIBLE * float(self.values.max(initial=0.0))
+        fitted = np.vecdot(self.block.Sigma[self.places], self._parts_of(self.model.theta_hat)[:, None, :])
+        parts = np.vecdot(self.T, (self._parts_of(self.block.b) - fitted)[:, None, :])[seen]
+        return float((parts**2 / (self.values[seen] * (1.0 + self.values[seen]))).sum())
+
+    @property
+    def theta_size(self) -> float:
+        """‖θ̂‖ of the model and the block together; it is the model's where nothing was observed."""
+        sums = self._parts_of(self.model.stats.b + self.block.b)
+        pooled = np.vecdot(self.T, sums[:, None, :]) / (1.0 + np.maximum(self.values, 0.0))
+        theta = self.model.theta_hat.reshape(self.block.blocks, -1).copy()
+        theta[self.places] = np.vecdot(self.T.transpose(0, 2, 1), pooled[:, None, :])
+        return math.sqrt(float(np.vecdot(theta, theta).sum()))
+
+    def _parts_of(self, v: Vector) -> Matrix:
+        """The touched parts of a vector (d,), one per row."""
+        return v.reshape(self.block.blocks, -1)[self.places]
+
+
+def _comparison(block: SufficientStats, model: RidgeModel) -> _Comparison:
+    return _Comparison(block, model) if block.blocks == 1 else _BlockComparison(block, model)
+
+
 @dataclass(frozen=True, slots=True)
 class ChangeSensitivity:
     """What a test must know: R, λ, ‖θ*‖ ≤ S, and how rare a false alarm is."""
@@ -84,7 +124,7 @@ class ChangeSensitivity:
         The ridge makes a model with little data differ from θ* by more than noise does, by at most λ S √λ_max(Σ⁻¹) / R
         in √Q: the level allows for that, with the larger of the declared S and the estimate from all data at hand.
         """
-        comparison = _Comparison(block, model)
+        comparison = _comparison(block, model)
         n_degrees = self.n_degrees(block)
         bias = self.lam * max(self.theta_bound, comparison.theta_size) * model.spread / self.noise_scale
         level = (math.sqrt(upper_quantile(self.false_alarm, n_degrees)) + bias) ** 2
@@ -99,12 +139,14 @@ class ChangeDetector:
     """Blocks of n₀, 2n₀, 4n₀, … observations, each tested against the model at its start.
 
     Short blocks find large changes soon, long ones small changes late. Two blocks of a level make one of the
-    next, so an observation is added once.
+    next, so an observation is added once. In a model with `column_blocks`, one per arm, rows are compact ones.
     """
 
-    def __init__(self, dim: int, *, first: int, n_levels: int, sensitivity: ChangeSensitivity) -> None:
+    def __init__(
+        self, dim: int, *, first: int, n_levels: int, sensitivity: ChangeSensitivity, column_blocks: int = 1
+    ) -> None:
         self.dim, self.first, self.n_levels, self.sensitivity = dim, first, n_levels, sensitivity
-        self._rows = RunningStats(dim)  # the block of the first level
+        self._rows = running_stats(dim, column_blocks)  # the block of the first level
         self._blocks: dict[int, SufficientStats] = {}  # of the other levels, where there is data
         self._references: dict[int, RidgeModel] = {}  # the model at the start of each block
 
@@ -166,4 +208,4 @@ class ChangeDetector:
         self._blocks = blocks
         known: dict[int, RidgeModel] = {}
         for level, stats in state["references"].items():
-            self._references[int(level)] = known.setdefault(id(stats), RidgeModel(stats))
+            self._references[int(level)] = known.setdefault(id(stats), ridge_model(stats))

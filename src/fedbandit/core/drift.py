@@ -41,17 +41,17 @@ class Restart:
         if self.n_levels > 30:
             raise InvalidParameter(f"expected n_levels from 1 to 30, got {self.n_levels}")
 
-    def agent_detector(self, dim: int, lam: float) -> ChangeDetector:
+    def agent_detector(self, dim: int, lam: float, blocks: int = 1) -> ChangeDetector:
         """What an agent tests its own observations with."""
-        return self._detector(dim, lam, self.agent_block)
+        return self._detector(dim, lam, self.agent_block, blocks)
 
-    def server_detector(self, dim: int, lam: float) -> ChangeDetector:
+    def server_detector(self, dim: int, lam: float, blocks: int = 1) -> ChangeDetector:
         """What the server tests uploads with."""
-        return self._detector(dim, lam, self.server_block)
+        return self._detector(dim, lam, self.server_block, blocks)
 
-    def _detector(self, dim: int, lam: float, first: int) -> ChangeDetector:
+    def _detector(self, dim: int, lam: float, first: int, blocks: int) -> ChangeDetector:
         sensitivity = ChangeSensitivity(self.noise_scale, lam, self.theta_bound, self.false_alarm)
-        return ChangeDetector(dim, first=first, n_levels=self.n_levels, sensitivity=sensitivity)
+        return ChangeDetector(dim, first=first, n_levels=self.n_levels, sensitivity=sensitivity, column_blocks=blocks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,10 @@ class GrowthTracker:
         self._steepest = max(self._steepest, min(step, math.log(float(np.trace(S)))))
         self._steps += len(X)
 
+    def inverse_now(self) -> Matrix:
+        """A copy of Σ_now⁻¹."""
+        return self.P.copy()
+
     @property
     def is_stale(self) -> bool:
         """Whether enough was added since the last exact restart for rounding errors to need a fresh factorisation."""

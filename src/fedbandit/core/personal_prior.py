@@ -8,12 +8,16 @@ sums (A, c) the estimate is Λ = P + A, θ̂ = Λ⁻¹(Pθ_o + c).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedbandit.core.arrays import Matrix, Vector, frozen
-from fedbandit.core.products import gram, inverse_root, product, times_vector
+from fedbandit.core.block_packing import touched_blocks
+from fedbandit.core.block_products import root, squared, times, transposed
+from fedbandit.core.block_rows import split_rows
+from fedbandit.core.block_scores import BlockScores
+from fedbandit.core.products import product, times_vector
 from fedbandit.core.ridge import factorise
 from fedbandit.core.statistics import SufficientStats
 
@@ -32,7 +36,7 @@ NOISE_FLOOR = 1e-9  # of the mean squared own reward: rewards that a model fits 
 class Others:
     """What the fleet knows besides an agent."""
 
-    Sigma: Matrix  # Σ_o ⪰ λI
+    Sigma: Matrix  # Σ_o ⪰ λI; where it has blocks, (K, p, p), as are the matrices below
     b: Vector
     theta: Vector  # θ_o = Σ_o⁻¹ b_o
     inverse: Matrix  # Σ_o⁻¹
@@ -57,49 +61,46 @@ def others_of(model: SufficientStats, held: SufficientStats, lam: float) -> Othe
     they are taken to know nothing beyond λI, which is never more than they do know.
     """
     left = model if held.n_obs == 0 else model - held
-    scale = np.sqrt(np.diagonal(model.Sigma))
-    correlation = left.Sigma / np.multiply.outer(scale, scale)
-    rounding = 8.0 * EPS * (len(scale) + 8)
+    scale = np.sqrt(np.diagonal(model.Sigma, axis1=-2, axis2=-1))
+    correlation = left.Sigma / (scale[..., :, None] * scale[..., None, :])
+    rounding = 8.0 * EPS * (model.dim + 8)
     b = left.b
     try:
-        W, log_det = inverse_root(correlation)
+        W = root(correlation)
         is_clear = float(np.vecdot(W, W).sum()) * 4.0 * rounding <= 1.0  # smallest eigenvalue ≥ 4·rounding
     except np.linalg.LinAlgError:
         is_clear = False
     if not is_clear and held.n_obs > 0:
         values, vectors = np.linalg.eigh(correlation)
-        if values[0] < -1e3 * rounding * max(1.0, math.sqrt(held.n_obs)):
+        if values.min() < -1e3 * rounding * max(1.0, math.sqrt(held.n_obs)):
             return None
-        floors = lam * np.vecdot(vectors.T, vectors.T / scale**2)  # λI along each direction
+        V = transposed(vectors)
+        floors = lam * np.vecdot(V, V / scale[..., None, :] ** 2)  # λI along each direction
         hidden = values < 4.0 * rounding
         values = np.maximum(values, np.maximum(floors, EPS**2))
-        W = vectors.T / np.sqrt(values)[:, None]
-        log_det = float(np.log(values).sum())
-        seen = vectors[:, ~hidden]
-        b = scale * (seen @ (seen.T @ (b / scale)))
-        rows = (vectors * np.sqrt(values)).T * scale
-        left = SufficientStats(frozen(gram(rows)), b, left.n_obs, left.reward_sum, left.reward_sq_sum)
-        W = W / scale
-        log_det += 2.0 * float(np.log(scale).sum())
+        seen = np.where(hidden, 0.0, times(V, b / scale.reshape(-1)).reshape(values.shape))
+        b = scale.reshape(-1) * times(vectors, seen.reshape(-1))
+        rows = V * np.sqrt(values)[..., None] * scale[..., None, :]
+        left = SufficientStats(frozen(squared(rows)), b, left.n_obs, left.reward_sum, left.reward_sq_sum)
+        W = V / np.sqrt(values)[..., None] / scale[..., None, :]
+        log_det = float(np.log(values).sum()) + 2.0 * float(np.log(scale).sum())
     else:
         factor = factorise(left.Sigma)
         W, log_det = factor.W, factor.log_det
-    theta = times_vector(W.T, times_vector(W, b))
+    theta = times(transposed(W), times(W, b))
     noise = 0.0
     if left.n_obs > 0:
         noise = max(left.reward_sq_sum - float(b @ theta), 0.0) / left.n_obs
-    return Others(left.Sigma, frozen(b), frozen(theta), frozen(gram(W)), log_det, noise)
+    return Others(left.Sigma, frozen(b), frozen(theta), frozen(squared(W)), log_det, noise)
 
 
 def prior_of(others: Others, kappa: float) -> PersonalPrior:
     """P = (Σ_o⁻¹ + κI)⁻¹ and Pθ_o."""
     if kappa == 0.0:
         return PersonalPrior(0.0, others.Sigma, others.b, others.log_det)
-    spread = others.inverse.copy()
-    spread.flat[:: len(spread) + 1] += kappa
-    factor = factorise(spread)
-    P = frozen(gram(factor.W))
-    return PersonalPrior(kappa, P, frozen(times_vector(P, others.theta)), -factor.log_det)
+    factor = factorise(others.inverse + kappa * np.eye(others.inverse.shape[-1]))
+    P = frozen(squared(factor.W))
+    return PersonalPrior(kappa, P, frozen(times(P, others.theta)), -factor.log_det)
 
 
 def log_evidence(others: Others, own: SufficientStats, prior: PersonalPrior) -> float:
@@ -111,8 +112,8 @@ def log_evidence(others: Others, own: SufficientStats, prior: PersonalPrior) -> 
     """
     theta = others.theta
     factor = factorise(prior.P + own.Sigma)
-    z = times_vector(factor.W, own.b - times_vector(own.Sigma, theta))
-    at_fleet = own.reward_sq_sum - 2.0 * float(own.b @ theta) + float(theta @ times_vector(own.Sigma, theta))
+    z = times(factor.W, own.b - times(own.Sigma, theta))
+    at_fleet = own.reward_sq_sum - 2.0 * float(own.b @ theta) + float(theta @ times(own.Sigma, theta))
     mean_square = own.reward_sq_sum / max(own.n_obs, 1)
     scale = max(others.noise if others.noise > 0.0 else mean_square, NOISE_FLOOR * mean_square + 1e-300)
     residual = max(at_fleet - float(z @ z), 0.0)
@@ -125,10 +126,20 @@ def choose_kappa(others: Others, own: SufficientStats) -> float:
     A mean instead of the most probable value: the evidence of few observations is flat, and its maximum jumps between
     the ends of the grid.
     """
+    if own.blocks > 1:
+        others, own = _where_observed(others, own)
     evidence = np.array([log_evidence(others, own, prior_of(others, kappa)) for kappa in KAPPAS])
     weights = evidence - KAPPA_PENALTIES
     weights = np.exp(weights - weights.max())
     return math.exp(float(weights @ KAPPA_LOGS) / float(weights.sum()))
+
+
+def _where_observed(others: Others, own: SufficientStats) -> tuple[Others, SufficientStats]:
+    """The blocks that have own observations: evidence of the others does not depend on κ."""
+    at, shape = touched_blocks(own), (own.blocks, -1)
+    b, theta, own_b = (v.reshape(shape)[at].reshape(-1) for v in (others.b, others.theta, own.b))
+    kept = SufficientStats(own.Sigma[at], own_b, own.n_obs, own.reward_sum, own.reward_sq_sum)
+    return replace(others, Sigma=others.Sigma[at], b=b, theta=theta, inverse=others.inverse[at]), kept
 
 
 class PersonalEstimate:
@@ -161,3 +172,17 @@ class PersonalEstimate:
     def contenders(self, actions: Matrix, beta: float) -> None:
         """None: pruning would cost more than it saves, because Λ changes with every own observation."""
         return
+
+
+class BlockPersonalEstimate(BlockScores, PersonalEstimate):
+    """The same by blocks: `inverse` is (K, p, p)."""
+
+    __slots__ = ()
+
+    def whitened(self, actions: Matrix) -> Matrix:
+        """W x of each row, (k, d): zero outside the row's block."""
+        places, values = split_rows(actions, len(self.inverse))
+        upper = np.asarray(np.linalg.cholesky(self.inverse[:, ::-1, ::-1])[:, ::-1, ::-1], dtype=np.float64)
+        Z = np.zeros((len(places), *self.inverse.shape[:2]))
+        Z[np.arange(len(places)), places] = np.vecdot(transposed(upper)[places], values[:, None, :])
+        return Z.reshape(len(places), -1)

@@ -78,6 +78,8 @@ class SufficientStats:
     def of_blocks(cls, places: NDArray[np.intp], values: Matrix, rewards: Vector, blocks: int) -> SufficientStats:
         """The statistics of rows with `values` (n, p) in block `places` (n,) and zeros elsewhere."""
         p = values.shape[1]
+        if not len(places):
+            return cls.zeros(blocks * p, blocks)
         Sigma, b = np.zeros((blocks, p, p)), np.zeros((blocks, p))
         order = np.argsort(places, kind="stable")
         found, begins = np.unique(places[order], return_index=True)

@@ -62,14 +62,14 @@ def synchronous(*, dim: int, beta: Beta, threshold: float, lam: float = 1.0, enr
         return DisLinUCB(dim=dim, beta=beta, lam=lam, threshold=threshold, enrolment=enrolment)
 
 
-def shared(*, dim: int, beta: Beta, lam: float = 1.0) -> OFUL:
+def shared(*, dim: int, beta: Beta, lam: float = 1.0, blocks: int = 1) -> OFUL:
     """One model for all agents, with every observation broadcast."""
-    return OFUL(dim=dim, beta=beta, lam=lam, mode="shared")
+    return OFUL(dim=dim, beta=beta, lam=lam, mode="shared", blocks=blocks)
 
 
-def alone(*, dim: int, beta: Beta, lam: float = 1.0) -> OFUL:
+def alone(*, dim: int, beta: Beta, lam: float = 1.0, blocks: int = 1) -> OFUL:
     """M independent learners."""
-    return OFUL(dim=dim, beta=beta, lam=lam, mode="independent")
+    return OFUL(dim=dim, beta=beta, lam=lam, mode="independent", blocks=blocks)
 
 
 def wang_threshold(*, dim: int, n_agents: int, n_rounds: int) -> float:

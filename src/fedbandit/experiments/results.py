@@ -13,7 +13,7 @@ from fedbandit.core.arrays import Vector
 from fedbandit.errors import InvalidParameter
 from fedbandit.experiments.compare import Interval, interval
 from fedbandit.experiments.run_store import FailedRun, RunStore, StoredRun
-from fedbandit.experiments.sharing_cost import SharingCost
+from fedbandit.experiments.sharing_cost import SharingCost, human_bytes, range_text
 from fedbandit.experiments.spec import RunSpec
 from fedbandit.simulation.trace import columns_of_messages
 
@@ -91,6 +91,13 @@ def column_of(run: StoredRun, measure: str) -> Vector:
     return np.asarray(run.columns[measure], dtype=np.float64)
 
 
+def _sends_by_trigger(group: Group) -> bool:
+    """Whether these are runs of FedLinUCB with α > 0 that sent messages."""
+    rule, columns = group.spec.rule, next(iter(group.runs.values())).columns
+    is_triggered = rule.get("algorithm") == "FedLinUCB" and float(rule["alpha"]) > 0.0
+    return is_triggered and "messages_up" in columns and group.mean("bytes").mean > 0.0
+
+
 class Results:
     """All groups of a study that have at least one run, in the order of its plan, and what failed."""
 
@@ -127,6 +134,20 @@ class Results:
     def each(self, key: str, **keys: Any) -> list[Any]:
         """The values of a key among the groups with these keys, in the order of the plan."""
         return list(dict.fromkeys(group.keys[key] for group in self.where(**keys) if key in group.keys))
+
+    def bytes_notes(self) -> list[str]:
+        """Bytes of FedLinUCB's messages beside those of raw rows; empty where no such fleet sent anything."""
+        sent = [group for group in self.groups if _sends_by_trigger(group)]
+        if not sent:
+            return []
+        sizes = [group.mean("bytes").mean for group in sent]
+        rows = [group.sharing_cost for group in sent]
+        until = [cost.rounds_until_cheaper(size) for cost, size in zip(rows, sizes, strict=True)]
+        return [
+            f"In bytes, FedLinUCB's messages are {range_text(sizes, human_bytes)} per run, and the raw rows, each sent "
+            f"once, {range_text([cost.raw_bytes for cost in rows], human_bytes)}. Rows grow with the rounds, messages "
+            f"with their logarithm at most: the sums are fewer bytes from about {range_text(until)} rounds on."
+        ]
 
     def spec_ids(self) -> list[str]:
         """The ids of all specs."""

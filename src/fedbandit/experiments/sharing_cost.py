@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fedbandit.algorithms.messages import n_bytes
@@ -112,18 +112,18 @@ def baseline_note(costs: Sequence[SharingCost]) -> str:
     """The baselines of a study's fleets as a sentence, with ranges where there are several."""
     return (
         f"For scale: two messages per decision (α = 0 with join and arrival, which uses all data) would be "
-        f"{_range([c.two_per_decision for c in costs])} messages, a broadcast of every observation to all agents "
-        f"(M + 1 per round) {_range([c.broadcast for c in costs])}; the raw rows (features of the choice and "
-        f"reward, sent once) are {_range_bytes([c.raw_bytes for c in costs])}, a message is "
-        f"{_range_bytes([n_bytes(c.dim, c.blocks) for c in costs])}."
+        f"{range_text([c.two_per_decision for c in costs])} messages, a broadcast of every observation to all agents "
+        f"(M + 1 per round) {range_text([c.broadcast for c in costs])}; the raw rows (features of the choice and "
+        f"reward, sent once) are {range_text([c.raw_bytes for c in costs], human_bytes)}, a message is "
+        f"{range_text([n_bytes(c.dim, c.blocks) for c in costs], human_bytes)}."
     )
 
 
-def _range(values: Sequence[int]) -> str:
-    low, high = (f"{value:,}".replace(",", "\u202f") for value in (min(values), max(values)))
+def range_text(values: Sequence[float], form: Callable[[float], str] | None = None) -> str:
+    """The smallest and the largest as text, once where they read the same."""
+    low, high = ((form or _count)(value) for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 
 
-def _range_bytes(values: Sequence[int]) -> str:
-    low, high = human_bytes(min(values)), human_bytes(max(values))
-    return low if low == high else f"{low} to {high}"
+def _count(value: float) -> str:
+    return f"{value:,.0f}".replace(",", "\u202f")

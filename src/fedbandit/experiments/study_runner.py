@@ -79,7 +79,7 @@ def answered(study: Study, root: Path, out: Path) -> Section:
         svg=svg,
         caption=answer.caption,
         tables=answer.tables,
-        notes=answer.notes,
+        notes=[*answer.notes, *results.bytes_notes()],
         command=study.command(results.size),
         size=results.size,
         n_runs=len(runs),

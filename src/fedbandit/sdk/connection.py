@@ -248,6 +248,9 @@ def _decision_log(durable: DurableAgent, directory: PathLike, rows: str, most_mb
     features = durable.settings.features
     named = None if features is None else list(features)
     head = {"model": durable.settings.name, "dim": durable.settings.dim, "features": named}
+    if durable.settings.blocks > 1:
+        arms = durable.settings.arms
+        head |= {"blocks": durable.settings.blocks, "arms": None if arms is None else list(arms)}
     return DecisionLog(path_of(directory, "decision_log"), rows=rows, most_mb=most_mb, head=head)
 
 

@@ -12,7 +12,8 @@ from fedbandit.algorithms.messages import Download, Pull, Upload
 from fedbandit.core.personal import as_personal
 from fedbandit.errors import FormatError, InvalidInput, NotReachable, ProtocolError, Refused
 from fedbandit.sdk.transport import TransportReply
-from fedbandit.wire.codec import SyncReply, decode_reply, decode_request, encode, reply_of, upload_of
+from fedbandit.wire.block_changes import ChangedBlocks, known_of
+from fedbandit.wire.codec import SyncReply, blocks_of, decode_reply, decode_request, encode, reply_of, upload_of
 from fedbandit.wire.policy_choice import PolicyChoice
 from fedbandit.wire.settings import ModelDescription, ModelSettings
 
@@ -77,7 +78,9 @@ class LocalTransport:
             request = decode_request(body)
             if request.agent != self._agent_id:
                 raise Refused(f"local refused: agent {request.agent!r} has no say here", reason="forbidden", status=403)
-            return _answer(encode(self._hub.receive(upload_of(request))))
+            reply = self._hub.receive(upload_of(request))
+            changes = ChangedBlocks(reply.stats, reply.dim // blocks_of(reply), blocks_of(reply))
+            return _answer(encode(changes.shortened(reply, known_of(request))))
         except ProtocolError as error:
             raise Refused(f"local refused: {error}", reason=error.code, status=409) from None
         except (InvalidInput, FormatError) as error:

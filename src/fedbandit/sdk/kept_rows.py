@@ -76,16 +76,21 @@ def stats_of_batch(agent: BaseAgent, packed: bytes) -> SufficientStats:
 
 def widen_saved(state: dict[str, Any], settings: ModelSettings) -> None:
     """Bring the statistics of a saved agent to the number of blocks that its model has now."""
-    flight = state["in_flight"]
-    for holder, key, lam in (
-        (flight or {}, "stats", 0.0),
-        (state, "local", 0.0),
-        (state["own"], "model", settings.lam),
-    ):
-        packed = holder.get(key)
-        if isinstance(packed, dict) and 1 < packed.get("blocks", 1) < settings.blocks:
-            p = int(packed["dim"]) // int(packed["blocks"])
-            wider = widened(np.frombuffer(packed["stats"], dtype="<f8"), p, settings.blocks, lam=lam)
-            holder[key] = {"dim": settings.dim, "stats": wider.astype("<f8").tobytes(), "blocks": settings.blocks}
-            if key == "model":
-                state["own"]["tracker"] = None  # counted anew from the sums
+    own = state["own"]
+    if 1 < own["model"].get("blocks", 1) < settings.blocks:
+        own |= dict.fromkeys({"tracker", "follower"} & own.keys())  # counted anew from the sums
+    _widen(state, settings, 0.0)
+
+
+def _widen(values: dict[str, Any], settings: ModelSettings, lam: float) -> None:
+    """All statistics in these values; models, and those that tests for a change began with, have λ on the diagonal."""
+    for key, value in values.items():
+        if not isinstance(value, dict):
+            continue
+        ridge = settings.lam if key in ("model", "references") else lam
+        if value.keys() != {"dim", "stats", "blocks"}:
+            _widen(value, settings, ridge)
+        elif value["blocks"] < settings.blocks:
+            p = int(value["dim"]) // int(value["blocks"])
+            wider = widened(np.frombuffer(value["stats"], dtype="<f8"), p, settings.blocks, lam=ridge)
+            values[key] = {"dim": settings.dim, "stats": wider.astype("<f8").tobytes(), "blocks": settings.blocks}

@@ -31,7 +31,9 @@ class NextGround:
         ground = self._ground.with_others(self._agent.rule.lam)
         pause_point()
         if ground.own is not self._ground.own:  # the model cannot hold them
-            unmerged = self._own - self._ground.own.total(None, SufficientStats.zeros(ground.own.dim))
+            unmerged = self._own - self._ground.own.total(
+                None, SufficientStats.zeros(ground.own.dim, ground.own.blocks)
+            )
             self._own = ground.own.total(None, unmerged)
         self._ground = ground.with_prior(self._agent.rule, self._own)
         pause_point()

@@ -33,6 +33,7 @@ from fedbandit.sdk.offline import confirm
 from fedbandit.sdk.restore_recovery import is_gap, require_nothing_twice, send_again
 from fedbandit.sdk.reward_collection import Collector, RewardTransport
 from fedbandit.sdk.transport import Transport, TransportReply
+from fedbandit.wire.block_changes import KnownBlocks
 from fedbandit.wire.codec import SyncRequest, download_of, encode, request_of, require_sound
 from fedbandit.wire.settings import ModelDescription
 
@@ -105,6 +106,7 @@ class SyncClient:
         self._timeout_s = timeout_s
         self._check_after_s = check_after_s
         self._asked = clock()  # whether data were taken out of the model
+        self._known = KnownBlocks()
         self._tag: str | None = None
         self._tried: int = 0  # sequence of the upload that was last sent
         self._one = threading.Lock()
@@ -214,6 +216,10 @@ class SyncClient:
             require_nothing_twice(self, timeout_s)
         pause_point()
         answer = self.transport.sync(body, timeout_s=self._left_s(timeout_s))
+        try:
+            answer = replace(answer, reply=self._known.completed(answer.reply))
+        except FormatError as error:
+            raise self._not_a_model(error) from None
         pause_point()
         counters = self.durable.counters
         counters.bytes_sent += len(body)
@@ -291,12 +297,12 @@ class SyncClient:
             if upload is None:
                 return None
             is_saved = durable.saved_sequence >= upload.sequence
-            version, unsent = durable.agent.model_version, durable.n_unsent
+            version, unsent, model = durable.agent.model_version, durable.n_unsent, durable.agent.model
         if not is_saved:
             durable.save()
             durable.check()  # closed meanwhile: then nothing may be saved
         pause_point()
-        request = request_of(upload, model_version=version, unsent=unsent)
+        request = self._known.named_in(request_of(upload, model_version=version, unsent=unsent), model.stats)
         pause_point()
         if durable.journal is not None and durable.durable_sequence < upload.sequence:
             # Saved is not on disk: an upload that the last answer made due was saved with that answer, without a sync.

@@ -92,13 +92,20 @@ class BlockSyncRequest(SyncRequest, frozen=True, kw_only=True):
     v: int = BLOCK_VERSION
     blocks: int
     touched: bytes  # numbers of these blocks, ascending, as little-endian uint32; `digest` covers touched + stats
+    known: bytes | msgspec.UnsetType = msgspec.UNSET  # checksums of the agent's blocks: the reply may leave these out
 
 
 class BlockSyncReply(SyncReply, frozen=True, kw_only=True):
-    """A download of a model with blocks: the triangles of all blocks, b, n_obs, Σr, Σr²."""
+    """A download of a model with blocks: the triangles of all blocks, b, n_obs, Σr, Σr².
+
+    Of an upload with `known` it may have `changed`: then `stats` has these blocks only, as an upload has its touched
+    ones, and `digest` is that of the packed statistics of all blocks.
+    """
 
     v: int = BLOCK_VERSION
     blocks: int
+    changed: bytes | msgspec.UnsetType = msgspec.UNSET  # numbers of blocks, as in `touched`
+    digest: bytes | msgspec.UnsetType = msgspec.UNSET
 
 
 _block_request_decoder = msgspec.msgpack.Decoder(BlockSyncRequest)
@@ -111,7 +118,7 @@ Message = TypeVar("Message", SyncRequest, SyncReply)
 
 def max_bytes(dim: int, blocks: int = 1) -> int:
     """The longest body that a message for this many features may have."""
-    return 8 * n_packed(dim, blocks) + (4 * blocks if blocks > 1 else 0) + ENVELOPE
+    return 8 * n_packed(dim, blocks) + (8 * blocks if blocks > 1 else 0) + ENVELOPE
 
 
 def is_possible(dim: int, blocks: int = 1) -> bool:
@@ -203,11 +210,15 @@ def _checked_blocks(message: BlockSyncRequest | BlockSyncReply) -> BlockSyncRequ
     if not (message.blocks > 1 and is_possible(message.dim, message.blocks)):
         raise _malformed(f"blocks: 2 or more of equal width, {8 * n_packed(MAX_DIM)} bytes of numbers at most")
     n_numbers = n_packed(message.dim, message.blocks)
-    if isinstance(message, BlockSyncRequest):
-        places = np.frombuffer(message.touched, dtype="<u4") if len(message.touched) % 4 == 0 else None
+    name = "touched" if isinstance(message, BlockSyncRequest) else "changed"
+    listed = message.touched if isinstance(message, BlockSyncRequest) else message.changed
+    if listed is not msgspec.UNSET:
+        places = np.frombuffer(listed, dtype="<u4") if len(listed) % 4 == 0 else None
         if places is None or len(places) > message.blocks or not _is_ascending(places, message.blocks):
-            raise _malformed(f"touched: ascending numbers of blocks below {message.blocks}, four bytes each")
+            raise _malformed(f"{name}: ascending numbers of blocks below {message.blocks}, four bytes each")
         n_numbers = n_touched_numbers(message.dim // message.blocks, len(places))
+    if isinstance(message, BlockSyncRequest) and len(message.known or b"") not in (0, 4 * message.blocks):
+        raise _malformed(f"known: {4 * message.blocks} bytes, four for each block")
     if len(message.stats) != 8 * n_numbers:
         raise _malformed(f"stats: {8 * n_numbers} bytes")
     return message

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedbandit.algorithms.messages import n_bytes
 from fedbandit.core.arrays import whole_at_least
 from fedbandit.errors import InvalidInput
 from fedbandit.experiments.advice.explained_variance import Explained, explained_by
@@ -23,6 +24,7 @@ from fedbandit.experiments.advice.fitted_world import (
 from fedbandit.experiments.advice.homogeneity import CommonTest, Curvature, Fit, common_test, curvature
 from fedbandit.experiments.advice.log import DecisionData
 from fedbandit.experiments.advice.outliers import Outliers, outliers
+from fedbandit.experiments.sharing_cost import SharingCost, human_bytes
 
 GOOD_POWER = 0.8
 
@@ -50,6 +52,14 @@ class Advice:
     def reaches_its_aim(self) -> bool:
         """Whether the α that was chosen keeps 90 % of the largest gain or, with a budget, stays within it."""
         return self.outlook.reaches(self.choice, self.budget)
+
+    @property
+    def sharing_cost(self) -> SharingCost:
+        """What sending the raw rows would cost: features of the choice and reward, or context, arm and reward."""
+        log, blocks = self.log, self.log.blocks
+        numbers = None if blocks == 1 else log.dim // blocks + 2
+        size = {"n_agents": log.n_agents, "n_rounds": self.outlook.n_rounds, "dim": log.dim}
+        return SharingCost(**size, row_numbers=numbers, blocks=blocks)
 
     @property
     def outlier_names(self) -> tuple[str, ...]:
@@ -158,6 +168,7 @@ def _reasons(advice: Advice) -> tuple[str, ...]:
         _about_difference(advice),
         *_about_outliers(advice),
         _about_shape(advice),
+        *_about_blocks(advice.log),
         *_about_columns(advice.log),
     )
 
@@ -172,13 +183,34 @@ def _about_gain(advice: Advice) -> str:
     if choice.is_personal:
         return (
             f"Learning together, each agent with a parameter of its own, at α = {choice.alpha:g} earns {change}, for "
-            f"{choice.messages:,.0f} messages."
+            f"{_cost(advice)}."
         )
     if choice.gain.low > 0:
-        return f"Learning together at α = {choice.alpha:g} earns {change}, for {choice.messages:,.0f} messages."
+        return f"Learning together at α = {choice.alpha:g} earns {change}, for {_cost(advice)}."
     if choice.gain.high < 0:
         return f"Learning together costs reward even at the best α tried, {choice.alpha:g}: {change}."
     return f"Learning together at α = {choice.alpha:g} changes {change}: no clear gain, no clear loss."
+
+
+def _cost(advice: Advice) -> str:
+    """Messages and bytes of the choice, and those of raw rows."""
+    choice, rows = advice.choice, advice.sharing_cost
+    return (
+        f"{choice.messages:,.0f} messages ({human_bytes(choice.n_bytes)}; all rows sent once as they are would be "
+        f"{human_bytes(rows.raw_bytes)}, and the sums are fewer bytes from about "
+        f"{rows.rounds_until_cheaper(choice.n_bytes):,.0f} decisions on)"
+    )
+
+
+def _about_blocks(log: DecisionData) -> tuple[str, ...]:
+    """How to make the model of a log with arms."""
+    if log.blocks == 1:
+        return ()
+    return (
+        f"Arms are disjoint: a model with one block per arm (blocks = {log.blocks}; `models create --warm-start` makes "
+        f"it from this log) decides as the dense one does, with messages of at most "
+        f"{human_bytes(n_bytes(log.dim, log.blocks))} instead of {human_bytes(n_bytes(log.dim))}.",
+    )
 
 
 def _about_nothing(advice: Advice) -> tuple[str, ...]:
@@ -207,7 +239,7 @@ def _about_aim(advice: Advice) -> tuple[str, ...]:
 
 def _about_columns(log: DecisionData) -> tuple[str, ...]:
     """What was used as features and what was not, with the reason."""
-    if log.arms is None:
+    if log.arms is None or "@" not in log.feature_names[0]:
         used = f"Features: {shortened(log.feature_names)}."
     else:
         inputs = tuple(dict.fromkeys(name.rpartition("@")[0] for name in log.feature_names))

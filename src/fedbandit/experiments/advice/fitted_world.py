@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedbandit.algorithms.base import Rule
+from fedbandit.algorithms.messages import n_bytes
+from fedbandit.algorithms.rules import LinearRule
 from fedbandit.core.arrays import Matrix, Vector, finite_at_least, whole_at_least
 from fedbandit.errors import InvalidParameter
 from fedbandit.experiments.advice.homogeneity import Fit
@@ -25,6 +27,7 @@ ALPHAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 N_OFFERED = 10  # actions in a decision set, where the log has none
 MOST_ROUNDS = 20_000
 MOST_CLUSTERED = 4_000  # rounds of CLUB, which has no kernel: beyond that it is left out
+MOST_DENSE = 128  # features of disjoint arms up to which eager systems are played by the dense kernels
 ENOUGH = 0.9  # of the gain of sharing everything: from here on fewer messages are worth more than more reward
 
 
@@ -84,6 +87,7 @@ class SystemOutcome:
     gain: Interval
     messages: float
     rewards: tuple[float, ...] = ()  # by seed
+    n_bytes: float = 0.0  # of its messages
     is_personal: bool = False  # each agent has a parameter of its own
 
     def lead_over(self, other: SystemOutcome) -> Interval:
@@ -160,12 +164,15 @@ def prospects(
     lam = float(np.mean(np.einsum("ij,ij->i", log.x, log.x)))
     radius = 1.5 * fit.noise if beta is None else finite_at_least(beta, 0.0, "beta")
     numbers: dict[str, Any] = {"dim": log.dim, "beta": radius, "lam": lam}
+    by_arm = {**numbers, "blocks": log.blocks}
+    # The same numbers either way: with few features the dense kernel is faster than the reference engine with blocks.
+    eager = by_arm if log.dim > MOST_DENSE else numbers
     rules: dict[str, Rule] = {
-        "alone": alone(**numbers),
-        "shared": shared(**numbers),
+        "alone": alone(**eager),
+        "shared": shared(**eager),
         # As live agents: a model when they connect (`join`), then one with each upload.
-        **{f"α={alpha:g}": fed(alpha=alpha, join=True, **numbers) for alpha in alphas},
-        **{f"personal, α={alpha:g}": fed(alpha=alpha, join=True, personal="auto", **numbers) for alpha in alphas},
+        **{f"α={alpha:g}": fed(alpha=alpha, join=True, **by_arm) for alpha in alphas},
+        **{f"personal, α={alpha:g}": fed(alpha=alpha, join=True, personal="auto", **eager) for alpha in alphas},
         **({"clusters": clustered(**numbers)} if total <= MOST_CLUSTERED else {}),
     }
     pattern = ByRows(tuple(counts.tolist()))
@@ -184,7 +191,7 @@ def prospects(
         rewards = _rewards(played[name], total)
         messages = float(np.mean([trace.n_messages for trace in played[name]]))
         numbers = interval(rewards), interval(rewards - base), messages, tuple(rewards.tolist())
-        return SystemOutcome(name, alpha, *numbers, is_personal)
+        return SystemOutcome(name, alpha, *numbers, _bytes(log, rules[name], played[name]), is_personal)
 
     return Prospects(
         outcome("alone"),
@@ -201,6 +208,13 @@ def prospects(
 def _rewards(traces: Sequence[Trace], total: int) -> Vector:
     """Expected reward per decision of each run; the best reward less the regret would hide the level of the best."""
     return np.array([float(trace.reward[-1]) / total for trace in traces])
+
+
+def _bytes(log: DecisionData, rule: Rule, traces: Sequence[Trace]) -> float:
+    """Bytes on the wire; where a dense rule was played for a model with arms, as many messages of that model."""
+    if not (isinstance(rule, LinearRule) and rule.takes_blocks) or rule.blocks == log.blocks:
+        return float(np.mean([trace.n_bytes for trace in traces]))
+    return float(np.mean([trace.n_messages for trace in traces])) * n_bytes(log.dim, log.blocks)
 
 
 def rounds_to_independence(fit: Fit) -> float:

@@ -72,6 +72,15 @@ class DecisionData:
         return int(self.x.shape[1])
 
     @property
+    def blocks(self) -> int:
+        """Disjoint arms K, where columns stand arm after arm: a model of these rows takes `blocks=K`; else 1."""
+        if self.arms is None or len(self.arms) < 2 or self.dim % len(self.arms):
+            return 1
+        p = self.dim // len(self.arms)
+        owners = [name.rpartition("@")[2] for name in self.feature_names if "@" in name]
+        return len(self.arms) if owners in ([], [arm for arm in self.arms for _ in range(p)]) else 1
+
+    @property
     def n_agents(self) -> int:
         """Number of agents M."""
         return len(self.agent_names)
@@ -261,13 +270,15 @@ def reordered(log: DecisionData, names: Sequence[str]) -> DecisionData:
 def history(log: DecisionData | str | Path, *, lam: float = 1.0, agent_id: str = HISTORY, **columns: Any) -> Upload:
     """A log as one upload of a separate agent, so that its share is visible and it can be forgotten.
 
-    The incarnation comes from the data: the same log sent twice is a retry and counts once.
+    A log with arms gives the sums by block, for a model with `blocks=log.blocks`. The incarnation comes from the data:
+    the same log sent twice is a retry and counts once.
     """
     lam = finite_at_least(lam, 0.0, "lam", strictly=True)
     data = log if isinstance(log, DecisionData) else read_log(log, **columns)
     check_agent_id(agent_id)
-    stats = SufficientStats.of(data.x, data.rewards)
-    growth = factorise(stats.Sigma + lam * np.eye(stats.dim)).log_det - stats.dim * float(np.log(lam))
+    stats = SufficientStats.of(data.x, data.rewards, blocks=data.blocks)
+    prior = SufficientStats.prior(dim=data.dim, lam=lam, blocks=data.blocks)
+    growth = factorise((prior + stats).Sigma).log_det - data.dim * float(np.log(lam))
     incarnation = f"log-{hashlib.sha256(packed_bytes(stats)).hexdigest()[:16]}"
     return Upload(agent_id, incarnation, 1, stats, growth)
 

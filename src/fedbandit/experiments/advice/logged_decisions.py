@@ -26,7 +26,8 @@ def read_decision_log(
     A decision without a reward (still pending, expired) is left out; `log.left_out` says how many. `features` selects
     and orders columns by name, or by x0, x1, … where the model has no names; `ignore` leaves some out.
     """
-    decisions, rewards, names, dim = _read_all(_files(Path(path)))
+    decisions, rewards, names, head = _read_all(_files(Path(path)))
+    dim = head.get("dim")
     known = [line for line in decisions if line["id"] in rewards]
     if not known:
         raise FormatError(
@@ -53,8 +54,17 @@ def read_decision_log(
         None if offers is None else offers[:, :, places],
         chosen,
         sizes,
+        arms=_arms(head, x.shape[1]) if places == list(range(x.shape[1])) else None,
         left_out=left_out,
     )
+
+
+def _arms(head: dict[str, Any], dim: int) -> tuple[str, ...] | None:
+    """The disjoint arms of the model, by name or number; None if it has none."""
+    blocks = head.get("blocks") or 1
+    if blocks < 2 or head.get("dim") != dim:
+        return None
+    return tuple(map(str, head.get("arms") or range(blocks)))
 
 
 def _files(path: Path) -> list[Path]:
@@ -76,22 +86,23 @@ def _row(line: dict[str, Any], dim: int | None) -> list[float]:
     return [*[0.0] * (block * len(x)), *x, *[0.0] * (dim - (block + 1) * len(x))]
 
 
-def _read_all(files: list[Path]) -> tuple[list[dict[str, Any]], dict[str, float], list[str] | None, int | None]:
+def _read_all(files: list[Path]) -> tuple[list[dict[str, Any]], dict[str, float], list[str] | None, dict[str, Any]]:
+    """Decisions, rewards, names of the features, and the head of the last file."""
     decisions: dict[str, dict[str, Any]] = {}
     rewards: dict[str, float] = {}
     names: list[str] | None = None
-    dim: int | None = None
+    head: dict[str, Any] = {}
     for path in files:
         for number, line in _lines(path):
             if "format" in line:
-                names, dim = _head(path, line, names), line.get("dim", dim)
+                names, head = _head(path, line, names), line
             elif "reward" in line:
                 rewards[str(line["id"])] = float(line["reward"])
             elif {"id", "agent", "x"} <= line.keys():
                 decisions[str(line["id"])] = line
             else:
                 raise FormatError(f"{path}, line {number}: expected a decision or a reward, got {sorted(line)}")
-    return sorted(decisions.values(), key=lambda line: float(line.get("time", 0.0))), rewards, names, dim
+    return sorted(decisions.values(), key=lambda line: float(line.get("time", 0.0))), rewards, names, head
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -26,6 +26,7 @@ from fedbandit.experiments.output.figures import (
 )
 from fedbandit.experiments.output.svg import inline_svg
 from fedbandit.experiments.output.tables import Table
+from fedbandit.experiments.sharing_cost import human_bytes
 
 HEADLINES = {
     "yes": "Yes: learn together.",
@@ -49,12 +50,20 @@ def table_of(advice: Advice) -> Table:
     """Every way to learn: reward, gain over learning alone, messages."""
     outlook = advice.outlook
     rows = [
-        [o.system, o.reward, o.gain if o is not outlook.alone else None, o.messages, _mark(advice, o)]
+        [
+            o.system,
+            o.reward,
+            o.gain if o is not outlook.alone else None,
+            o.messages,
+            human_bytes(o.n_bytes),
+            _mark(advice, o),
+        ]
         for o in (outlook.alone, *outlook.federated, *outlook.personal, outlook.clusters, outlook.shared)
         if o is not None
     ]
-    title = f"{outlook.n_rounds:,} more decisions, β = {outlook.beta:.3g}, λ = {outlook.lam:.3g}"
-    return Table(title, ["learning", "reward per decision", "gain over alone", "messages", ""], rows)
+    raw = human_bytes(advice.sharing_cost.raw_bytes)
+    title = f"{outlook.n_rounds:,} more decisions, β = {outlook.beta:.3g}, λ = {outlook.lam:.3g}; their raw rows: {raw}"
+    return Table(title, ["learning", "reward per decision", "gain over alone", "messages", "bytes", ""], rows)
 
 
 def _mark(advice: Advice, outcome: Any) -> str:

@@ -17,8 +17,8 @@ from fedbandit.algorithms.messages import CHANGE_ALARM, OLDER_EPOCH, packed_byte
 from fedbandit.core.arrays import Vector
 from fedbandit.core.change import ChangeDetector
 from fedbandit.core.drift import Discount, Restart
-from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
+from fedbandit.core.structure import ridge_model
 from fedbandit.wire.settings import ModelSettings
 
 BY_AGENT = "an agent found a change"
@@ -82,13 +82,13 @@ class EpochState:
         """Test a merged upload with those before it; whether there is an alarm."""
         if not isinstance(self.settings.drift, Restart):
             return False
-        dim = self.settings.dim
+        dim, blocks = self.settings.dim, self.settings.blocks
         if self._tests is None:
-            self._tests = self.settings.drift.server_detector(dim, self.settings.lam)
+            self._tests = self.settings.drift.server_detector(dim, self.settings.lam, blocks)
             if self.detector is not None:
-                self._tests.restore(_unpacked(self.detector, dim))
-        models = (RidgeModel(stats_from_bytes(sums.tobytes(), dim)) for sums in (before, after))
-        return self._tests.add(stats_from_bytes(numbers.tobytes(), dim), *models) is not None
+                self._tests.restore(_unpacked(self.detector, self.settings))
+        models = (ridge_model(stats_from_bytes(sums.tobytes(), dim, blocks)) for sums in (before, after))
+        return self._tests.add(stats_from_bytes(numbers.tobytes(), dim, blocks), *models) is not None
 
     def packed_detector(self) -> bytes | None:
         """The blocks of the server's tests after the fold; none where it has no tests any more."""
@@ -116,9 +116,13 @@ def _packed(state: dict[str, dict[str, SufficientStats]]) -> bytes:
     return msgspec.msgpack.encode(plain)
 
 
-def _unpacked(blob: bytes, dim: int) -> dict[str, Any]:
+def _unpacked(blob: bytes, settings: ModelSettings) -> dict[str, Any]:
     parts = msgspec.msgpack.decode(blob, type=dict[str, dict[str, bytes]])
-    return {part: {key: stats_from_bytes(sums, dim) for key, sums in levels.items()} for part, levels in parts.items()}
+    dim, blocks = settings.dim, settings.blocks
+    return {
+        part: {key: stats_from_bytes(sums, dim, blocks) for key, sums in levels.items()}
+        for part, levels in parts.items()
+    }
 
 
 def widened_tests(blob: bytes | None, widen: Callable[[bytes, float], bytes], lam: float) -> bytes | None:

@@ -41,6 +41,7 @@ from fedbandit.service.http.connections import mark_authenticated
 from fedbandit.service.model import Model, epoch_fields
 from fedbandit.service.stores.base import MergedBatch
 from fedbandit.wire import codec
+from fedbandit.wire.block_changes import ChangedBlocks, known_of
 from fedbandit.wire.settings import ModelSettings
 
 MAX_COUNT = 1 << 53
@@ -90,6 +91,7 @@ class ExchangeContext:
     agent: str = field(init=False)
     token_hash: bytes = field(init=False)
     cached: CachedSettings = field(init=False)
+    known: bytes = b""  # checksums of the blocks that the agent has
 
 
 class _BatchHeaders(NamedTuple):
@@ -98,6 +100,7 @@ class _BatchHeaders(NamedTuple):
     merged: MergedBatch | None
     headers: HeaderPairs
     settings_id: str
+    changes: ChangedBlocks
 
 
 class ExchangeHandler:
@@ -114,7 +117,7 @@ class ExchangeHandler:
         self._shed_replies: dict[str, ExchangeReply] = {}
         self._n_shed = 0  # since the last log entry
         self._overloaded = container.metrics.refusals.labels(Overloaded.code)
-        self._batch = _BatchHeaders(None, (), "")
+        self._batch = _BatchHeaders(None, (), "", ChangedBlocks(b"", 1, 1))
         self.memory = container.memory
         self.body_timeout_s = container.settings.body_timeout_s
 
@@ -174,6 +177,7 @@ class ExchangeHandler:
         if not request.incarnation.isprintable():
             raise FormatError("the message is malformed; expected a printable incarnation")
         numbers, most = plausible_numbers(request, settings, context.cached.bounds)
+        context.known = known_of(request)
         groups = NO_GROUPS
         if request.groups and (groups := codec.groups_of(request)):
             if not settings.control:
@@ -229,7 +233,8 @@ class ExchangeHandler:
             headers: HeaderPairs = (CONTENT_TYPE, (b"etag", model.tag.encode()))
             if model.n_rewards:
                 headers = (*headers, (codec.REWARDS_HEADER.encode(), b"%d" % model.n_rewards))
-            batch = self._batch = _BatchHeaders(merged, headers, model.settings_id)
+            changes = ChangedBlocks(merged.packed, model.settings.dim // model.settings.blocks, model.settings.blocks)
+            batch = self._batch = _BatchHeaders(merged, headers, model.settings_id, changes)
         is_of_time = model.epoch or model.settings.drift is not None or acknowledged.discarded
         epoch = epoch_fields(model, acknowledged.discarded, acknowledged.outcome) if is_of_time else {}
         reply = codec.make_reply(
@@ -247,6 +252,8 @@ class ExchangeHandler:
         word = "merged" if acknowledged.is_new else "repeated"
         if acknowledged.outcome:
             word, context.log["outcome"] = "discarded", acknowledged.outcome
+        if context.known:
+            reply = batch.changes.shortened(reply, context.known)
         return ExchangeReply(200, codec.encode(reply), word, batch.headers)
 
     def failed(self, context: ExchangeContext, error: Exception) -> ExchangeReply:

@@ -39,7 +39,7 @@ def _has_block_kernel(rule: object) -> bool:
     """Whether the kernel by blocks plays this rule: FedLinUCB as published, with join and arrival."""
     if type(rule) is not FedLinUCB or rule.trigger != "determinant" or not rule.is_certain:
         return False
-    return not needs_drift_kernel(rule)
+    return rule.personal is None and not needs_drift_kernel(rule)
 
 
 class NotCompiled(Exception):

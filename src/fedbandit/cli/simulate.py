@@ -24,8 +24,8 @@ from fedbandit.simulation.datasets.catalog import EVERY, DataWorld
 from fedbandit.simulation.participation import PARTICIPATION, ByRows, as_pattern
 from fedbandit.simulation.worlds import World
 
-COLUMNS = ("regret", "messages", "messages_up", "messages_down", "scalars", "bytes", "switches", "seconds")
-COLUMNS += ("raw_bytes", "cheaper_from_round")
+COUNTS = ("messages", "messages_up", "messages_down", "scalars", "bytes", "switches")
+COLUMNS = ("regret", *COUNTS, "seconds", "raw_bytes", "cheaper_from_round")
 
 
 def simulate(

@@ -17,17 +17,9 @@ from fedbandit.algorithms.own_sums import OwnSums
 from fedbandit.algorithms.scoring import DecisionBasis
 from fedbandit.core.arrays import Vector
 from fedbandit.core.growth import GrowthTracker
+from fedbandit.core.kappa import FIRST_CHOICE, choose_kappa, first_kappa
 from fedbandit.core.personal import Fixed
-from fedbandit.core.personal_prior import (
-    FIRST_CHOICE,
-    FIRST_KAPPA,
-    Others,
-    PersonalEstimate,
-    PersonalPrior,
-    choose_kappa,
-    others_of,
-    prior_of,
-)
+from fedbandit.core.personal_prior import Others, PersonalEstimate, PersonalPrior, others_of, prior_of
 from fedbandit.core.products import times_vector
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats
@@ -55,7 +47,7 @@ class Ground(NamedTuple):
         """With the prior of the rule's κ, or of the one that is chosen from these own observations."""
         ground = self.with_others(rule.lam)
         assert ground.others is not None
-        kappa = FIRST_KAPPA
+        kappa = first_kappa(rule.dim)
         if isinstance(rule.personal, Fixed):
             kappa = rule.personal.kappa
         elif own.n_obs >= FIRST_CHOICE:
@@ -82,7 +74,7 @@ class PersonalAgent(FedLinUCBAgent):
         with self._lock:
             self._basis()
             prior = self._ground.prior
-            return FIRST_KAPPA if prior is None else prior.kappa
+            return first_kappa(self.dim) if prior is None else prior.kappa
 
     @property
     def own(self) -> SufficientStats:

@@ -1,26 +1,13 @@
-"""Upper tail probabilities of the χ² and F distributions, with numpy's precision and without scipy."""
+"""Upper tail probabilities of F distributions, without SciPy; those of χ² are in chi_square.py."""
 
 from __future__ import annotations
 
 import math
 
+from fedbandit.core.chi_square import chi2_tail
+
 MAX_STEPS = 10_000
 TINY = 1e-300
-
-
-def chi2_tail(value: float, df: float) -> float:
-    """P(χ²_df > value), by the incomplete gamma function; about twelve digits.
-
-    >>> round(chi2_tail(3.841, 1.0), 4), round(chi2_tail(18.307, 10.0), 4)
-    (0.05, 0.05)
-    """
-    if value <= 0:
-        return 1.0
-    shape, x = 0.5 * df, 0.5 * value
-    scale = math.exp(min(shape * math.log(x) - x - math.lgamma(shape), 700.0))
-    if x < shape + 1.0:
-        return max(1.0 - scale * _gamma_series(shape, x), 0.0)
-    return scale * _gamma_fraction(shape, x)
 
 
 def f_tail(value: float, df: float, df_noise: float) -> float:
@@ -34,32 +21,6 @@ def f_tail(value: float, df: float, df_noise: float) -> float:
     if math.isinf(df_noise):
         return chi2_tail(df * value, df)
     return _incomplete_beta(df_noise / (df_noise + df * value), 0.5 * df_noise, 0.5 * df)
-
-
-def _gamma_series(shape: float, x: float) -> float:
-    term = total = 1.0 / shape
-    for step in range(1, MAX_STEPS):
-        term *= x / (shape + step)
-        total += term
-        if term < total * 1e-16:
-            break
-    return total
-
-
-def _gamma_fraction(shape: float, x: float) -> float:
-    """Lentz's evaluation of the continued fraction of Γ(shape, x)."""
-    b = x + 1.0 - shape
-    c, d = 1.0 / TINY, 1.0 / b
-    product = d
-    for step in range(1, MAX_STEPS):
-        a = -step * (step - shape)
-        b += 2.0
-        d = 1.0 / _not_zero(a * d + b)
-        c = _not_zero(b + a / c)
-        product *= c * d
-        if abs(c * d - 1.0) < 1e-15:
-            break
-    return product
 
 
 def _incomplete_beta(z: float, a: float, b: float) -> float:

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedbandit as fb
+from fedbandit.core.kappa import KAPPAS, choose_kappa, first_kappa, forms_of, log_evidence, tridiagonal
 from fedbandit.core.personal import as_personal, from_dict, to_dict
-from fedbandit.core.personal_prior import KAPPAS, choose_kappa, log_evidence, others_of, prior_of
+from fedbandit.core.personal_prior import others_of, prior_of
 from fedbandit.core.statistics import SufficientStats
 
 LAM = 0.5
@@ -115,16 +116,37 @@ def test_the_evidence_is_that_of_a_gaussian_whose_noise_scale_is_unknown(seed, k
     own, X, y = some(n, dim, seed, theta=np.ones(dim))
     rest, _, _ = some(20, dim, seed + 1)
     others = others_of(model_of(own, rest, dim=dim), own, LAM)
-    values = []
+    students = []
     for k in (kappa, 1.0):
-        prior = prior_of(others, k)
-        shape = np.eye(n) + X @ np.linalg.inv(prior.P) @ X.T
+        shape = np.eye(n) + X @ np.linalg.inv(prior_of(others, k).P) @ X.T
         gap = y - X @ others.theta
         student = -0.5 * np.linalg.slogdet(shape)[1]
-        student -= 0.5 * (n + n) * math.log(n * others.noise + gap @ np.linalg.solve(shape, gap))
-        values.append((student, log_evidence(others, own, prior)))
-    (a, b), (c, d) = values
-    assert math.isclose(a - c, b - d, rel_tol=1e-6, abs_tol=1e-6)
+        students.append(student - 0.5 * (n + n) * math.log(n * others.noise + gap @ np.linalg.solve(shape, gap)))
+    found = log_evidence(others, own, np.array([kappa, 1.0]))
+    assert math.isclose(students[0] - students[1], found[0] - found[1], rel_tol=1e-6, abs_tol=1e-6)
+
+
+@given(seed=st.integers(0, 999), dim=st.integers(1, 9), rank=st.integers(0, 9))
+@settings(max_examples=60)
+def test_reflections_leave_a_tridiagonal_matrix_with_the_same_forms(seed, dim, rank):
+    rng = np.random.default_rng(seed)
+    root, g = rng.standard_normal((rank, dim)), rng.standard_normal(dim)
+    H = root.T @ root
+    kappas = np.array([0.0, 0.3, 20.0])
+    log_dets, explained = forms_of(*tridiagonal(H.copy(), g), kappas)
+    for kappa, log_det, form in zip(kappas, log_dets, explained, strict=True):
+        shape = np.eye(dim) + kappa * H
+        assert math.isclose(log_det, np.linalg.slogdet(shape)[1], rel_tol=1e-9, abs_tol=1e-9)
+        assert math.isclose(form, g @ np.linalg.solve(shape, g), rel_tol=1e-8, abs_tol=1e-9)
+
+
+@pytest.mark.parametrize("dim", [5, 40])
+def test_kappa_without_evidence_is_the_first_one(dim):
+    """Own rewards that any κ explains equally well: there are none of a size that matters."""
+    rest, _, _ = some(500, dim, 1)
+    own = SufficientStats.of(1e-9 * np.eye(dim), np.zeros(dim))
+    chosen = choose_kappa(others_of(model_of(own, rest, dim=dim), own, LAM), own)
+    assert 0.3 < chosen / first_kappa(dim) < 3.0
 
 
 def test_the_evidence_finds_agents_that_are_alike_and_agents_that_are_not():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedbandit.core.tails import chi2_tail, f_tail
+from fedbandit.core.chi_square import chi2_tail
+from fedbandit.core.tails import f_tail
 
 LEVELS = (0.9, 0.5, 0.05, 1e-3, 1e-6, 1e-12)
 

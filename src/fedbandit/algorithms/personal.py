@@ -20,15 +20,13 @@ from fedbandit.core.block_growth import BlockGrowthTracker
 from fedbandit.core.block_products import times
 from fedbandit.core.block_ridge import BlockRidgeModel
 from fedbandit.core.growth import GrowthTracker
+from fedbandit.core.kappa import FIRST_CHOICE, choose_kappa, first_kappa
 from fedbandit.core.personal import Fixed
 from fedbandit.core.personal_prior import (
-    FIRST_CHOICE,
-    FIRST_KAPPA,
     BlockPersonalEstimate,
     Others,
     PersonalEstimate,
     PersonalPrior,
-    choose_kappa,
     others_of,
     prior_of,
 )
@@ -59,7 +57,7 @@ class Ground(NamedTuple):
         """With the prior of the rule's κ, or of the one that is chosen from these own observations."""
         ground = self.with_others(rule.lam)
         assert ground.others is not None
-        kappa = FIRST_KAPPA
+        kappa = first_kappa(rule.dim)
         if isinstance(rule.personal, Fixed):
             kappa = rule.personal.kappa
         elif own.n_obs >= FIRST_CHOICE:
@@ -86,7 +84,7 @@ class PersonalAgent(FedLinUCBAgent):
         with self._lock:
             self._basis()
             prior = self._ground.prior
-            return FIRST_KAPPA if prior is None else prior.kappa
+            return first_kappa(self.dim) if prior is None else prior.kappa
 
     @property
     def own(self) -> SufficientStats:

@@ -18,20 +18,30 @@ TINY = 1e-300
 PRECISION = 1e-15
 
 
-def log_upper_tail(x: float, n_degrees: int) -> float:
-    """log P(χ²_k > x) for k degrees of freedom.
+def log_upper_tail(x: float, n_degrees: float) -> float:
+    """log P(χ²_k > x) for k > 0 degrees of freedom.
 
     >>> round(math.exp(log_upper_tail(2.0, 2)), 12) == round(math.exp(-1.0), 12)
     True
     """
-    k = whole_at_least(n_degrees, 1, "n_degrees")
-    a, z = 0.5 * k, 0.5 * finite_at_least(x, 0.0, "x")
+    a, z = 0.5 * finite_at_least(n_degrees, 0.0, "n_degrees"), 0.5 * finite_at_least(x, 0.0, "x")
+    if a == 0.0:
+        raise InvalidParameter("expected n_degrees > 0, got 0")
     if z == 0.0:
         return 0.0
     front = a * math.log(z) - z - math.lgamma(a)
     if z < a + 1.0:
         return math.log1p(-math.exp(front + math.log(series(a, z))))
     return front + math.log(fraction(a, z))
+
+
+def chi2_tail(value: float, df: float) -> float:
+    """P(χ²_df > value); 1 for a negative value.
+
+    >>> round(chi2_tail(3.841, 1.0), 4), round(chi2_tail(18.307, 10.0), 4)
+    (0.05, 0.05)
+    """
+    return math.exp(log_upper_tail(max(value, 0.0), df))
 
 
 @lru_cache(maxsize=4096)

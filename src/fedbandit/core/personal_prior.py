@@ -8,12 +8,11 @@ sums (A, c) the estimate is Λ = P + A, θ̂ = Λ⁻¹(Pθ_o + c).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedbandit.core.arrays import Matrix, Vector, frozen
-from fedbandit.core.block_packing import touched_blocks
 from fedbandit.core.block_products import root, squared, times, transposed
 from fedbandit.core.block_rows import split_rows
 from fedbandit.core.block_scores import BlockScores
@@ -22,14 +21,6 @@ from fedbandit.core.ridge import factorise
 from fedbandit.core.statistics import SufficientStats
 
 EPS = float(np.finfo(np.float64).eps)
-FIRST_CHOICE = 4  # own observations before κ is chosen for the first time; again at each doubling and download
-KAPPAS = (1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0)
-# Before the data, log κ is normal around κ = 1 with a standard deviation of one decade: agents differ about as much as
-# rewards scatter. Measured on data of people's choices, docs/how-to/agents-that-differ.md.
-FIRST_KAPPA = 1.0
-KAPPA_LOGS = tuple(math.log(kappa) for kappa in KAPPAS)
-KAPPA_PENALTIES = tuple(0.5 * math.log10(kappa / FIRST_KAPPA) ** 2 for kappa in KAPPAS)
-NOISE_FLOOR = 1e-9  # of the mean squared own reward: rewards that a model fits exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,45 +92,6 @@ def prior_of(others: Others, kappa: float) -> PersonalPrior:
     factor = factorise(others.inverse + kappa * np.eye(others.inverse.shape[-1]))
     P = frozen(squared(factor.W))
     return PersonalPrior(kappa, P, frozen(times(P, others.theta)), -factor.log_det)
-
-
-def log_evidence(others: Others, own: SufficientStats, prior: PersonalPrior) -> float:
-    """log of the marginal likelihood of the own observations under a prior, up to a constant that priors share.
-
-    R² is integrated out under an inverse-gamma law at the fleet's own residual that weighs as much as the own
-    observations: of a few of these a fit of d numbers leaves no residual, and where features explain one agent's
-    rewards very well the small rest would make any difference between agents look large.
-    """
-    theta = others.theta
-    factor = factorise(prior.P + own.Sigma)
-    z = times(factor.W, own.b - times(own.Sigma, theta))
-    at_fleet = own.reward_sq_sum - 2.0 * float(own.b @ theta) + float(theta @ times(own.Sigma, theta))
-    mean_square = own.reward_sq_sum / max(own.n_obs, 1)
-    scale = max(others.noise if others.noise > 0.0 else mean_square, NOISE_FLOOR * mean_square + 1e-300)
-    residual = max(at_fleet - float(z @ z), 0.0)
-    return 0.5 * (prior.log_det - factor.log_det) - own.n_obs * math.log(own.n_obs * scale + residual)
-
-
-def choose_kappa(others: Others, own: SufficientStats) -> float:
-    """The geometric mean of κ under its posterior law, given the own observations, on the grid `KAPPAS`.
-
-    A mean instead of the most probable value: the evidence of few observations is flat, and its maximum jumps between
-    the ends of the grid.
-    """
-    if own.blocks > 1:
-        others, own = _where_observed(others, own)
-    evidence = np.array([log_evidence(others, own, prior_of(others, kappa)) for kappa in KAPPAS])
-    weights = evidence - KAPPA_PENALTIES
-    weights = np.exp(weights - weights.max())
-    return math.exp(float(weights @ KAPPA_LOGS) / float(weights.sum()))
-
-
-def _where_observed(others: Others, own: SufficientStats) -> tuple[Others, SufficientStats]:
-    """The blocks that have own observations: evidence of the others does not depend on κ."""
-    at, shape = touched_blocks(own), (own.blocks, -1)
-    b, theta, own_b = (v.reshape(shape)[at].reshape(-1) for v in (others.b, others.theta, own.b))
-    kept = SufficientStats(own.Sigma[at], own_b, own.n_obs, own.reward_sum, own.reward_sq_sum)
-    return replace(others, Sigma=others.Sigma[at], b=b, theta=theta, inverse=others.inverse[at]), kept
 
 
 class PersonalEstimate:

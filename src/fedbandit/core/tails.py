@@ -1,27 +1,12 @@
-"""Upper tail probabilities of the χ² and F distributions, with numpy's precision and without scipy."""
+"""Upper tail probabilities of F distributions, without SciPy; those of χ² are in chi_square.py."""
 
 from __future__ import annotations
 
 import math
 
-from fedbandit.core.chi_square import away_from_zero, fraction, series
+from fedbandit.core.chi_square import away_from_zero, chi2_tail
 
 MAX_STEPS = 10_000
-
-
-def chi2_tail(value: float, df: float) -> float:
-    """P(χ²_df > value), by the incomplete gamma function; about twelve digits.
-
-    >>> round(chi2_tail(3.841, 1.0), 4), round(chi2_tail(18.307, 10.0), 4)
-    (0.05, 0.05)
-    """
-    if value <= 0:
-        return 1.0
-    shape, x = 0.5 * df, 0.5 * value
-    scale = math.exp(min(shape * math.log(x) - x - math.lgamma(shape), 700.0))
-    if x < shape + 1.0:
-        return max(1.0 - scale * series(shape, x), 0.0)
-    return scale * fraction(shape, x)
 
 
 def f_tail(value: float, df: float, df_noise: float) -> float:

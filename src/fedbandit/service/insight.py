@@ -17,7 +17,8 @@ from fedbandit.core import personal as personals
 from fedbandit.core import radius as radii
 from fedbandit.core.arrays import Vector
 from fedbandit.core.consistency import LEVEL, distance_to_ball, least_noise_scale
-from fedbandit.core.personal_prior import choose_kappa, others_of
+from fedbandit.core.kappa import FIRST_CHOICE, choose_kappa, first_kappa
+from fedbandit.core.personal_prior import others_of
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.structure import ridge_model
 from fedbandit.core.theory import exogenous_radius
@@ -124,7 +125,8 @@ class ModelInsight:
         rest = self.ridge.stats - stats_from_bytes(contribution, settings.dim, settings.blocks)
         # Rounding must not leave a diagonal below λ where nearly all the data are taken out.
         Sigma = rest.Sigma.copy()
-        np.fill_diagonal(Sigma, np.maximum(np.diagonal(Sigma), settings.lam))
+        diagonal = np.einsum("...ii->...i", Sigma)  # a view, also of blocks
+        np.maximum(diagonal, settings.lam, out=diagonal)
         theta = ridge_model(replace(rest, Sigma=Sigma)).theta_hat
         return Influence(self.share(contribution), self.ridge.distance(theta), beta, self.ridge.theta_hat - theta)
 
@@ -137,11 +139,13 @@ class ModelInsight:
         settings = self.model.settings
         if isinstance(settings.personal, personals.Fixed):
             return settings.personal.kappa
-        if settings.personal is None or contribution is None or settings.blocks > 1 or settings.dim > MAX_KAPPA_DIM:
+        if settings.personal is None or contribution is None or settings.dim > MAX_KAPPA_DIM:
             return None
-        own = stats_from_bytes(contribution, settings.dim)
+        own = stats_from_bytes(contribution, settings.dim, settings.blocks)
         others = others_of(self.ridge.stats, own, settings.lam)
-        return None if others is None or own.n_obs < 1 else choose_kappa(others, own)
+        if others is None or own.n_obs < 1:
+            return None
+        return first_kappa(settings.dim) if own.n_obs < FIRST_CHOICE else choose_kappa(others, own)
 
     def intervals(self, values: Vector, *, limit: int, sort: bool = False) -> list[CoefficientInterval]:
         """Values by feature beside the half-widths of the model, the largest first with `sort` or beyond `limit`."""

@@ -19,8 +19,8 @@ from fedbandit.algorithms.rules import LinearRule
 from fedbandit.algorithms.synchronous import SCALAR_BYTES
 from fedbandit.core.arrays import Matrix, Vector
 from fedbandit.core.decision_sets import Ball, Width
+from fedbandit.core.kappa import FIRST_CHOICE, first_kappa
 from fedbandit.core.personal import Fixed
-from fedbandit.core.personal_prior import FIRST_CHOICE, FIRST_KAPPA
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.statistics import SufficientStats, packed_length
 from fedbandit.simulation.compiled.async_linucb import AsyncFleet, AsyncRule, play_async
@@ -265,7 +265,7 @@ def _personal(rule: FedLinUCB, M: int) -> CompiledFleet:
         grounded=np.zeros(M, dtype=np.int64),
         running=np.zeros(M, dtype=np.int64),
     )
-    numbers = PersonalRule(lazy, kappa, FIRST_KAPPA, FIRST_CHOICE)
+    numbers = PersonalRule(lazy, kappa, first_kappa(rule.dim), FIRST_CHOICE)
     return CompiledFleet(Bound(play_personal, fleet, numbers), dim=rule.dim)
 
 

@@ -139,6 +139,21 @@ def solve(W: Matrix, b: Vector, theta: Vector) -> None:
 
 
 @inner
+def times_packed(A: Vector, x: Vector, y: Vector) -> None:
+    """y = A x with A packed."""
+    dim = len(x)
+    for i in range(dim):
+        y[i] = 0.0
+    at = 0
+    for i in range(dim):
+        for j in range(i):
+            y[i] += A[at + j] * x[j]
+            y[j] += A[at + j] * x[i]
+        y[i] += A[at + i] * x[i]
+        at += i + 1
+
+
+@inner
 def gram(W: Matrix, P: Matrix) -> None:
     """P = WᵀW = Σ⁻¹."""
     for i in range(P.shape[0]):

@@ -6,18 +6,17 @@ the model holds all of the agent's own observations: U = A, and Σ_o = Σ_ser �
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from fedbandit.core.arrays import Matrix, Vector
-from fedbandit.core.personal_prior import KAPPA_LOGS, KAPPA_PENALTIES, NOISE_FLOOR
 from fedbandit.simulation.compiled.choose import choose, width_sq
 from fedbandit.simulation.compiled.eager import Estimates, beta_at, follow
 from fedbandit.simulation.compiled.jit import inlined, inner, kernel
+from fedbandit.simulation.compiled.kappa import chosen_kappa
 from fedbandit.simulation.compiled.lazy import MARGIN, LazyFleet, LazyRule, adopt, exchange, is_due
-from fedbandit.simulation.compiled.linear import added, copy_row, factorise, gram, solve, spread
+from fedbandit.simulation.compiled.linear import added, copy_row, factorise, gram, solve, spread, times_packed
 from fedbandit.simulation.compiled.round_block import TABLE, RoundBlock, RoundLog, best_of, book
 from fedbandit.simulation.compiled.sums import Sums, add_pair
 from fedbandit.simulation.worlds import Index
@@ -134,7 +133,8 @@ def prepare(fleet: PersonalFleet, rule: PersonalRule, m: int) -> None:
             if fleet.own.n[m] >= rule.first_choice:
                 scale = noise_of(fleet.others_squares[m], fleet.others.b[m], theta, fleet.others.n[m])
                 A, c = fleet.own.Sigma[m], fleet.own.b[m]
-                kappa = chosen_kappa(spread_of, theta, A, c, fleet.own.n[m], fleet.own_squares[m], scale)
+                n, squares = fleet.own.n[m], fleet.own_squares[m]
+                kappa = chosen_kappa(fleet.others.Sigma[m], theta, A, c, n, squares, scale, rule.first_kappa)
         fleet.kappa[m] = kappa
         fleet.grounded[m] = 1
     while fleet.next_choice[m] <= fleet.own.n[m]:
@@ -185,21 +185,6 @@ def prior_of(spread_of: Matrix, kappa: float, prior: Vector, W: Matrix) -> float
 
 
 @inner
-def times_packed(A: Vector, x: Vector, y: Vector) -> None:
-    """y = A x with A packed."""
-    dim = len(x)
-    for i in range(dim):
-        y[i] = 0.0
-    at = 0
-    for i in range(dim):
-        for j in range(i):
-            y[i] += A[at + j] * x[j]
-            y[j] += A[at + j] * x[i]
-        y[i] += A[at + i] * x[i]
-        at += i + 1
-
-
-@inner
 def noise_of(squares: float, b: Vector, theta: Vector, n_obs: int) -> float:
     """Mean squared residual of the others' fit; 0 where there are none."""
     if n_obs == 0:
@@ -208,40 +193,3 @@ def noise_of(squares: float, b: Vector, theta: Vector, n_obs: int) -> float:
     for j in range(len(b)):
         explained += b[j] * theta[j]
     return max(squares - explained, 0.0) / n_obs
-
-
-@inner
-def chosen_kappa(
-    spread_of: Matrix, theta: Vector, A: Vector, c: Vector, n_obs: int, squares: float, noise: float
-) -> float:
-    """`choose_kappa` of core/personal_prior.py."""
-    dim = len(theta)
-    W = np.empty((dim, dim))
-    prior = np.empty(len(A))
-    e, y = np.empty(dim), np.empty(dim)
-    times_packed(A, theta, e)
-    at_fleet = squares
-    for j in range(dim):
-        at_fleet += theta[j] * e[j] - 2.0 * c[j] * theta[j]
-        e[j] = c[j] - e[j]
-    scale = max(noise if noise > 0.0 else squares / n_obs, NOISE_FLOOR * squares / n_obs + 1e-300)
-    evidence = np.empty(len(KAPPA_LOGS))
-    largest = -math.inf
-    for g in range(len(KAPPA_LOGS)):
-        log_det_prior = prior_of(spread_of, math.exp(KAPPA_LOGS[g]), prior, W)
-        log_det = factorise(added(prior, A), W)
-        explained = 0.0
-        solve(W, e, y)
-        for j in range(dim):
-            explained += e[j] * y[j]
-        residual = max(at_fleet - explained, 0.0)
-        found = 0.5 * (log_det_prior - log_det) - n_obs * math.log(n_obs * scale + residual)
-        evidence[g] = found - KAPPA_PENALTIES[g]
-        largest = max(largest, evidence[g])
-    total = 0.0
-    mean = 0.0
-    for g in range(len(KAPPA_LOGS)):
-        weight = math.exp(evidence[g] - largest)
-        total += weight
-        mean += weight * KAPPA_LOGS[g]
-    return math.exp(mean / total)

@@ -40,6 +40,7 @@ logger = logging.getLogger("fedbandit.sdk")
 REFUSED_PAUSE_S = 300.0  # an operator has to act; retry rarely, in case that was done
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.25, 60.0
+COUNTING_S = 1e-3  # after a new model, in which an observation of the application counts what it does not hold
 LONGEST_RETRY_AFTER_S = 3600.0  # a server cannot silence an agent for longer than this
 
 
@@ -337,6 +338,8 @@ class SyncClient:
                 self._tag = self.acknowledged = None
                 self._adopt(download, following)
                 self._tag, self.acknowledged = answer.tag, download.acknowledged
+            pause_point(0.0, COUNTING_S)
+            durable.count_growth()
         pause_point()
         durable.save()
         pause_point()

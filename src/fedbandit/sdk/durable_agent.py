@@ -357,17 +357,6 @@ class DurableAgent(OwnDecisions):
             tracker = with_rows(self.agent, tracker, rows)
         self.agent._use(following.model, download.version, None if rows is None else tracker)
 
-    def count_growth(self) -> None:
-        """Count what a new model does not hold, unless an observation did so since, and test the trigger."""
-        if self.agent._tracker is None or self.agent.in_flight is None:
-            with self.agent._lock, no_pauses():
-                if self.ended is None:
-                    self.finish()
-                    if self.agent._tracker is None:
-                        self.agent._recount()
-                    else:
-                        self.agent._exchange_if_due()
-
     def begin_at_prior(self) -> None:
         """Give up a model that belongs to other settings; the buffer and the upload in flight stay."""
         with self.agent._lock:

@@ -98,6 +98,19 @@ def require_usable(rule: FedLinUCB, model: RidgeModel, version: int, action_boun
         )
 
 
+def count_growth(durable: DurableAgent) -> None:
+    """Count what an adopted model does not hold, unless an observation did so since, and test the trigger."""
+    agent = durable.agent
+    if agent._tracker is None or agent.in_flight is None:
+        with agent._lock, no_pauses():
+            if durable.ended is None:
+                durable.finish()
+                if agent._tracker is None:
+                    agent._recount()
+                else:
+                    agent._exchange_if_due()
+
+
 def renew_tracker(durable: DurableAgent) -> None:
     """Count the growth anew from an exact factorisation, because rounding may have built up."""
     with durable.building:

@@ -28,7 +28,7 @@ from fedbandit.errors import (
 )
 from fedbandit.pauses import no_pauses, pause_point
 from fedbandit.sdk.durable_agent import DurableAgent
-from fedbandit.sdk.next_model import NextModel, prepare
+from fedbandit.sdk.next_model import NextModel, count_growth, prepare
 from fedbandit.sdk.offline import confirm
 from fedbandit.sdk.restore_recovery import is_gap, require_nothing_twice, send_again
 from fedbandit.sdk.reward_collection import Collector, RewardTransport
@@ -339,7 +339,7 @@ class SyncClient:
                 self._adopt(download, following)
                 self._tag, self.acknowledged = answer.tag, download.acknowledged
             pause_point(0.0, COUNTING_S)
-            durable.count_growth()
+            count_growth(durable)
         pause_point()
         durable.save()
         pause_point()

@@ -110,7 +110,6 @@ class HttpClient:
             request = self._head(method, path, {**self._fixed, **self._current_token(), **(headers or {})}, body)
             if connection is None or not connection.is_usable():
                 connection = self._connect(connection, until)
-            self._pause()
             found, content = connection.request(request, body or b"", max_body_bytes=self.max_body_bytes, until=until)
         except TooLong:
             _close(connection)

@@ -128,15 +128,13 @@ class HttpConnection:
         view = memoryview(data)
         while view:
             self._socket.settimeout(_left_s(self._until))
+            self._pause()  # before the call: whoever waits for the interpreter's lock now has it while the system sends
             view = view[self._socket.send(view) :]
-            self._pause()
 
     def _receive(self) -> bytes:
         """Some bytes; none at the end of the connection."""
         self._socket.settimeout(_left_s(self._until))
-        data = self._socket.recv(PIECE)
-        self._pause()
-        return data
+        return self._socket.recv(PIECE)
 
     def _take_until(self, mark: bytes) -> bytes:
         """Everything before `mark`, which is taken as well."""
@@ -157,6 +155,7 @@ class HttpConnection:
             pieces.append(piece)
             if missing == 0:
                 return b"".join(pieces) if len(pieces) > 1 else piece
+            self._pause()
             self._received, self._at = self._receive() or _closed(), 0
 
     # -- responses ---------------------------------------------------------------------------------------------

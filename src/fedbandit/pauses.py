@@ -29,7 +29,7 @@ _thread = _Thread()
 
 
 def begin() -> None:
-    """From now on this thread pauses."""
+    """From now on this thread pauses; also after it waited for something, which is no work."""
     _thread.since = time.perf_counter()
 
 
@@ -43,9 +43,9 @@ def no_pauses() -> Iterator[None]:
         _thread.since = since
 
 
-def pause_point(worth_s: float = WORTH_S) -> None:
+def pause_point(worth_s: float = WORTH_S, pause_s: float = PAUSE_S) -> None:
     """Sleep a little if this thread has worked for some time; its caller holds no lock that others wait for."""
     since = _thread.since
     if since is not None and not 0.0 <= time.perf_counter() - since <= worth_s:
-        time.sleep(PAUSE_S)
+        time.sleep(pause_s)
         _thread.since = time.perf_counter()

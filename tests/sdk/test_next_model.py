@@ -102,6 +102,58 @@ def test_what_is_observed_while_a_model_is_built_is_in_its_growth(slow_factorisa
         assert agent.status().growth == pytest.approx(growth_of(agent), rel=1e-10)
 
 
+@pytest.mark.parametrize("dim", [4, 70])
+def test_what_is_observed_while_a_model_is_built_travels_without_a_further_observation(slow_factorisation, dim):
+    inside, go_on = slow_factorisation
+    go_on.set()
+    hub = hub_of(dim)  # alpha = 0: whatever was observed is due
+    with make_live(hub) as agent:
+        go_on.clear()
+        inside.clear()
+        rows = whole_rows(6, dim, seed=1)
+        agent.observe(rows[0], 1.0)
+        assert inside.wait(10.0)
+        for x in rows[1:]:
+            agent.observe(x, 1.0)
+        go_on.set()
+        wait_until(lambda: hub.server.stats.n_obs == len(rows))
+
+
+@pytest.mark.parametrize("n_rows", [5, 30, 300])
+def test_rows_that_come_while_growth_is_counted_are_counted_exactly_however_many(monkeypatch, n_rows):
+    dim = 70  # counted by the thread that exchanges
+    inside, go_on = threading.Event(), threading.Event()
+    go_on.set()
+    real, n_restarts = GrowthTracker.restart, []
+
+    def slow(tracker, Sigma):
+        real(tracker, Sigma)
+        if threading.current_thread() is not threading.main_thread():
+            n_restarts.append(len(Sigma))
+            inside.set()
+            assert go_on.wait(20.0)
+
+    monkeypatch.setattr(GrowthTracker, "restart", slow)
+    rng = np.random.default_rng(0)
+    with make_live(hub_of(dim, alpha=1e300)) as agent:  # nothing travels by itself
+        agent.partial_fit(rng.standard_normal((30, dim)), np.ones(30))
+        flight = agent._durable.agent.upload_now()
+        assert flight is not None
+        agent.observe(rng.standard_normal(dim), 1.0)  # something that the next model does not hold
+        go_on.clear()
+        inside.clear()
+        flushing = threading.Thread(target=agent._client.exchange)
+        flushing.start()
+        assert inside.wait(10.0)
+        for x in rng.standard_normal((n_rows, dim)):
+            agent.observe(x, 1.0)
+        go_on.set()
+        flushing.join(10.0)
+        assert agent.model.stats.n_obs == 30
+        assert agent.status().growth == pytest.approx(growth_of(agent), rel=1e-10)
+    assert len(n_restarts) == (2 if n_rows > dim else 1)  # many are counted anew instead of one by one
+
+
 def test_the_growth_is_exact_after_many_swaps_with_threads_observing():
     """The tracker of every swapped model must agree with a factorisation of everything the model lacks."""
     hub = hub_of(6, alpha=0.05)

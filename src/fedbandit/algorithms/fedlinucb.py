@@ -204,8 +204,8 @@ class FedLinUCBAgent(BaseAgent):
         if self.world.detector is not None:
             self.world.observe(x, reward, self.model)
         if self._tracker is None and self._holds_more_than_one():
-            self._count_growth()  # an exception came between a new model and its growth
-            return self._exchange_if_due()
+            self._count_growth()  # a small model was adopted, or an exception came between a model and its growth
+            return None if self.defers_renewal else self._exchange_if_due()
         tracker = self._tracker or self._tracking()
         growth = tracker.observe(x)
         if tracker.is_stale:
@@ -326,8 +326,11 @@ class FedLinUCBAgent(BaseAgent):
     def _end_epoch(self) -> None:
         """Called before the model of another epoch is used."""
 
-    def _use(self, model: RidgeModel, version: int, tracker: GrowthTracker, top_bound: float) -> Upload | None:
-        """Use a model that was factorised elsewhere, with the growth of all data that it does not hold."""
+    def _use(self, model: RidgeModel, version: int, tracker: GrowthTracker | None) -> None:
+        """Use a model that was factorised elsewhere, with the growth of all data that it does not hold.
+
+        Without a tracker the next observation counts them. The trigger is tested by the next one, or by the caller.
+        """
         self._wants_model = False
         self._own_buffer = self._has_unmerged_data()
         judgement = self._judgement_of(model, version)
@@ -337,8 +340,7 @@ class FedLinUCBAgent(BaseAgent):
         self._judgement = judgement
         self._tracker = tracker
         self.n_switches += 1
-        self._top_bound = top_bound
-        return self._exchange_if_due()
+        self._top_bound = 0.0 if tracker is None or tracker.is_at_base else math.inf
 
     def _judgement_of(self, model: RidgeModel, version: int) -> DecisionBasis | None:
         """What decisions on a model rest on; None: it is made at the next decision."""

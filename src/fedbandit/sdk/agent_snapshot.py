@@ -20,7 +20,7 @@ from fedbandit.wire.settings import ModelDescription
 class AgentSnapshot:
     """All that a snapshot needs, as it was at one moment."""
 
-    moment: JournalPosition | None  # None: there is no journal to write to
+    moment: JournalPosition
     incarnation: str
     sequence: int
     description: ModelDescription

@@ -56,7 +56,7 @@ class BackgroundSync:
             pauses.pause_point()
             self._signal.wait(IDLE_S if pause_s is None else pause_s)
             self._signal.clear()
-            pauses.pause_point()
+            pauses.begin()
             try:
                 self._work()
             except FedbanditError:

@@ -7,6 +7,8 @@ upload holds cannot be corrected any more: its sums may have been merged.
 
 from __future__ import annotations
 
+import itertools
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,42 +29,52 @@ ALLOWANCE = 1e-12
 
 
 class RecentRewards:
-    """Decisions whose observations are in the buffer, with their rows and rewards; the oldest go first."""
+    """Decisions whose observations are in the buffer, with their rows and rewards; the oldest go first.
+
+    Those of an upload that was made go two at a time, as others come: thousands at once would hold up an observation.
+    """
 
     def __init__(self, dim: int) -> None:
         self._most = max(min(MAX_ROWS, MAX_BYTES // (8 * dim)), 64)
         self._buffer = ("", 0, 0)  # incarnation, uploads that it had made, and the epoch
-        self._rewards: dict[int, tuple[Vector, float]] = {}
+        # Rows and rewards, with the buffer that they are in; the first `_n_sent` are in an earlier one.
+        self._rewards: OrderedDict[int, tuple[Vector, float, tuple[str, int, int]]] = OrderedDict()
+        self._n_sent = 0
 
     def note(self, agent: FedLinUCBAgent, number: int, x: Vector, reward: float, sequence: int) -> None:
         """An observation was added to the buffer; `sequence` is what the agent's was before."""
         if agent.sequence != sequence:  # an upload has it already
             return
         self._follow(agent)
-        self._rewards[number] = (x, reward)
-        if len(self._rewards) > self._most:
-            del self._rewards[next(iter(self._rewards))]
+        self._rewards[number] = (x, reward, self._buffer)
+        for _ in range(2):
+            if self._n_sent > 0:
+                self._n_sent -= 1
+            elif len(self._rewards) <= self._most:
+                break
+            self._rewards.popitem(last=False)
 
     def __len__(self) -> int:
-        return len(self._rewards)
+        return len(self._rewards) - self._n_sent
 
     def __iter__(self) -> Iterator[tuple[int, Vector, float]]:
-        return iter([(number, x, reward) for number, (x, reward) in self._rewards.items()])
+        known = itertools.islice(self._rewards.items(), self._n_sent, None)
+        return iter([(number, x, reward) for number, (x, reward, _) in known])
 
     def find(self, agent: FedLinUCBAgent, number: int) -> tuple[Vector, float] | None:
         """Row and reward of an observation in the buffer."""
         self._follow(agent)
-        return self._rewards.get(number)
+        x, reward, buffer = self._rewards.get(number, (None, 0.0, None))
+        return None if x is None or buffer is not self._buffer else (x, reward)
 
     def change(self, number: int, reward: float) -> None:
         """The observation has another reward now."""
-        x, _ = self._rewards[number]
-        self._rewards[number] = (x, reward)
+        self._rewards[number] = (self._rewards[number][0], reward, self._buffer)
 
     def _follow(self, agent: FedLinUCBAgent) -> None:
         now = (agent.incarnation, agent.sequence, agent.world.epoch)
         if now != self._buffer:
-            self._buffer, self._rewards = now, {}
+            self._buffer, self._n_sent = now, len(self._rewards)
 
 
 class Correction(NamedTuple):

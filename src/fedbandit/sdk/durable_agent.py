@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import threading
 import time
 import uuid
@@ -46,7 +45,6 @@ from fedbandit.sdk.journal.journal import (
     Corrected,
     GivenUp,
     Journal,
-    JournalPosition,
     Observation,
     SavedState,
 )
@@ -341,25 +339,27 @@ class DurableAgent(OwnDecisions):
         rows, self.rows_since = self.rows_since, None
         return rows
 
-    def adopt_prepared(self, following: NextModel) -> Upload | None:
-        """Use a model that was made without the lock."""
+    def adopt_prepared(self, following: NextModel) -> None:
+        """Use a model that was made without the lock; `count_growth` follows, when this thread has let others go on."""
         download = following.download
         with self.agent._lock:
             self.finish()
             self._keep_answered(download.acknowledged)
             self.agent._acknowledge(download.acknowledged)
-            return self._take(following)
+            self._take(following)
 
-    def _take(self, following: NextModel) -> Upload | None:
-        download, rows = following.download, self.take_rows()
-        if rows is None or download.version < self.agent.model_version or download.epoch != self.agent.world.epoch:
-            return self.agent._take(download)  # another epoch drops the buffer, and the tracker that was made has it
+    def _take(self, following: NextModel) -> None:
+        download, tracker, personal, rows = following.download, following.tracker, following.personal, self.take_rows()
+        is_older = download.version < self.agent.model_version or download.epoch != self.agent.world.epoch
+        if is_older or (personal is not None and rows is None):
+            self.agent._take(download)  # another epoch drops the buffer, and the tracker that was made has it
+            return
         self.agent._begin(download)
-        tracker = with_rows(self.agent, following.tracker, rows)
-        if following.personal is not None:
-            following.personal.use(rows)
-        top_bound = math.inf if following.has_rest or not tracker.is_at_base else 0.0
-        return self.agent._use(following.model, download.version, tracker, top_bound)
+        if personal is not None and rows is not None:
+            personal.use(rows)
+        if tracker is not None and rows is not None:
+            tracker = with_rows(self.agent, tracker, rows)
+        self.agent._use(following.model, download.version, None if rows is None else tracker)
 
     def begin_at_prior(self) -> None:
         """Give up a model that belongs to other settings; the buffer and the upload in flight stay."""
@@ -465,17 +465,21 @@ class DurableAgent(OwnDecisions):
 
     def save(self) -> None:
         """Write a snapshot of this moment; observations go on while it is written, and the log has them."""
+        journal = self.journal
         with self.agent._lock, no_pauses():
             self.finish()
-            if self.journal is not None and self.ended is not None:
+            if journal is None:  # nothing to write to: whatever there is counts as saved
+                self._n_drops_saved, self._answered = self._n_drops, []
+                self.saved_sequence = self.agent.sequence
                 return
-            found = self._take_snapshot()
-        if self.journal is not None and found.moment is not None:
-            try:
-                self._write(self.journal, found, found.moment)
-            except JournalFailed:
-                self.check()  # closed meanwhile, with a later snapshot
-                raise
+            if self.ended is not None:
+                return
+            found = self._take_snapshot(journal)
+        try:
+            self._write(journal, found)
+        except JournalFailed:
+            self.check()  # closed meanwhile, with a later snapshot
+            raise
         with self.agent._lock:
             # The drops first: what is kept twice is kept once, what is dropped is gone.
             self._n_drops_saved = max(self._n_drops_saved, found.n_drops)
@@ -483,21 +487,20 @@ class DurableAgent(OwnDecisions):
             if found.incarnation == self.agent.incarnation:
                 self.saved_sequence = max(self.saved_sequence, found.sequence)
 
-    def _take_snapshot(self) -> AgentSnapshot:
+    def _take_snapshot(self, journal: Journal) -> AgentSnapshot:
         """What a snapshot of this moment consists of, none of which changes later; the caller has the lock."""
-        moment, state, marks = None, {}, b""
-        if self.journal is not None:
-            with self._issuing:
-                mark, marks = next(self.agent._decisions), self.journal.marks()
-            state = {
-                "format": FORMAT,
-                "agent": agent_values(self.agent, pending=False),
-                "counters": asdict(self.counters),
-            }
-            state["birth"], state["earlier"], state["mark"] = self.birth, self.earlier, mark
-            moment = self.journal.moment()
+        with self._issuing:
+            mark, marks = next(self.agent._decisions), journal.marks()
+        state = {
+            "format": FORMAT,
+            "agent": agent_values(self.agent, pending=False),
+            "counters": asdict(self.counters),
+            "birth": self.birth,
+            "earlier": self.earlier,
+            "mark": mark,
+        }
         return AgentSnapshot(
-            moment,
+            journal.moment(),
             self.agent.incarnation,
             self.agent.sequence,
             self.description,
@@ -508,7 +511,7 @@ class DurableAgent(OwnDecisions):
             n_drops=self._n_drops,
         )
 
-    def _write(self, journal: Journal, found: AgentSnapshot, moment: JournalPosition) -> None:
+    def _write(self, journal: Journal, found: AgentSnapshot) -> None:
         blob = msgspec.msgpack.encode({**plain_values(found.state), "pending": pending_numbers(found.marks)})
         pause_point()
         if self._encoded_description is None or self._encoded_description[0] is not found.description:
@@ -518,7 +521,7 @@ class DurableAgent(OwnDecisions):
         saved = SavedState(model, self.agent.agent_id, found.incarnation, description, blob)
         kept = [kept_of(upload, self.agent) for upload in found.answered]
         pause_point()
-        journal.save(saved, moment, answered=kept, drop_kept=found.drop_kept)
+        journal.save(saved, found.moment, answered=kept, drop_kept=found.drop_kept)
 
     def compact(self) -> None:
         """Keep the journal short, whether or not the server answers."""

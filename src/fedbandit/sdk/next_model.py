@@ -2,13 +2,14 @@
 
 Factorising Σ takes O(d³). It happens here, in the thread that exchanges with the server, without the agent's lock.
 What is observed meanwhile is kept as rows and added to the new model's growth tracker before the model is replaced, so
-the trigger counts exactly what the new model does not hold.
+the trigger counts exactly what the new model does not hold. A small model is replaced without a tracker, and the next
+observation counts anew: that takes a few calls of NumPy, after each of which this thread would have to wait for the
+interpreter's lock while rows pile up.
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ import numpy as np
 from fedbandit.algorithms.messages import Download
 from fedbandit.core.arrays import LARGEST, Matrix, Vector
 from fedbandit.core.block_ridge import BlockRidgeModel
-from fedbandit.core.growth import GrowthTracker
+from fedbandit.core.growth import TOGETHER, GrowthTracker
 from fedbandit.core.ridge import RidgeModel
 from fedbandit.core.structure import growth_tracker, ridge_model
 from fedbandit.errors import FedbanditError, FormatError, UnusableModel
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 ROOM = 1e10  # actions of this norm can still be scored, where the model sets no bound
 EPS = float(np.finfo(np.float64).eps)
 FEW = 8  # rows that are added under the lock
-AT_ONCE = 64  # features up to which counting anew takes less time than what a pause adds to it
+AT_ONCE = 48  # features up to which the next observation can count anew
 MAX_TURNS = 8
 
 
@@ -41,8 +42,7 @@ class NextModel:
 
     download: Download
     model: RidgeModel
-    tracker: GrowthTracker
-    has_rest: bool  # whether the agent had data that the model does not hold
+    tracker: GrowthTracker | None  # None: small enough to be made when it is needed
     personal: NextGround | None = None  # of an agent with a parameter of its own
 
 
@@ -55,6 +55,8 @@ def prepare(durable: DurableAgent, download: Download, merged: int | None = None
     model = ridge_model(download.stats)
     require_usable(durable.agent.rule, model, download.version, durable.settings.action_bound)
     pause_point()
+    if durable.agent.rule.personal is None and model.dim <= AT_ONCE:
+        return NextModel(download, model, None)
     with durable.agent._lock, no_pauses():
         rest = _not_in_model(durable.agent, download.acknowledged)
         personal = next_ground(durable, model, download, download.acknowledged if merged is None else merged)
@@ -64,8 +66,8 @@ def prepare(durable: DurableAgent, download: Download, merged: int | None = None
         _restart(tracker, model, rest)
     if personal is not None:
         personal.complete()
-    _catch_up(durable, tracker, personal)
-    return NextModel(download, model, tracker, bool(rest), personal)
+    _catch_up(durable, tracker, model, download.acknowledged, personal)
+    return NextModel(download, model, tracker, personal)
 
 
 def require_usable(rule: FedLinUCB, model: RidgeModel, version: int, action_bound: float | None = None) -> None:
@@ -96,6 +98,19 @@ def require_usable(rule: FedLinUCB, model: RidgeModel, version: int, action_boun
         )
 
 
+def count_growth(durable: DurableAgent) -> None:
+    """Count what an adopted model does not hold, unless an observation did so since, and test the trigger."""
+    agent = durable.agent
+    if agent._tracker is None or agent.in_flight is None:
+        with agent._lock, no_pauses():
+            if durable.ended is None:
+                durable.finish()
+                if agent._tracker is None:
+                    agent._recount()
+                else:
+                    agent._exchange_if_due()
+
+
 def renew_tracker(durable: DurableAgent) -> None:
     """Count the growth anew from an exact factorisation, because rounding may have built up."""
     with durable.building:
@@ -108,7 +123,7 @@ def renew_tracker(durable: DurableAgent) -> None:
             durable.rows_since = []
         tracker = growth_tracker(model)
         _restart(tracker, model, rest)
-        _catch_up(durable, tracker)
+        _catch_up(durable, tracker, model, 0)
         with durable.agent._lock, no_pauses():
             rows = durable.take_rows()
             if rows is not None and durable.agent._tracker is old:
@@ -137,27 +152,38 @@ def _not_in_model(agent: FedLinUCBAgent, acknowledged: int) -> list[Matrix]:
     return rest
 
 
-def _catch_up(durable: DurableAgent, tracker: GrowthTracker, personal: NextGround | None = None) -> None:
+def _catch_up(
+    durable: DurableAgent,
+    tracker: GrowthTracker,
+    model: RidgeModel,
+    acknowledged: int,
+    personal: NextGround | None = None,
+) -> None:
     """Add what was observed since, until few rows are left."""
     for _ in range(MAX_TURNS):
-        with durable.agent._lock:
+        with durable.agent._lock, no_pauses():
             rows = durable.rows_since
             if rows is None or len(rows) <= FEW:
                 return
+            # Counting anew takes as long however many there are, so they cannot pile up.
+            rest = _not_in_model(durable.agent, acknowledged) if len(rows) > max(model.dim, TOGETHER) else None
             durable.rows_since = []
-        tracker.observe_rows(np.array(rows))  # without a pause: whoever observes meanwhile adds to the work
+        if rest is None:
+            tracker.observe_rows(np.array(rows))
+        else:
+            _restart(tracker, model, rest)
         if personal is not None:
             personal.follower.observe_rows(np.array(rows))
+        pause_point()
 
 
 def _restart(tracker: GrowthTracker, model: RidgeModel, rest: list[Matrix]) -> None:
-    with no_pauses() if model.dim <= AT_ONCE else nullcontext():
-        Sigma = model.stats.Sigma
-        for part in rest:
-            Sigma = Sigma + part
-            pause_point()
-        tracker.restart(Sigma)
+    Sigma = model.stats.Sigma
+    for part in rest:
+        Sigma = Sigma + part
         pause_point()
+    tracker.restart(Sigma)
+    pause_point()
 
 
 def _require_ridge(model: RidgeModel, lam: float) -> None:

@@ -28,7 +28,7 @@ from fedbandit.errors import (
 )
 from fedbandit.pauses import no_pauses, pause_point
 from fedbandit.sdk.durable_agent import DurableAgent
-from fedbandit.sdk.next_model import NextModel, prepare
+from fedbandit.sdk.next_model import NextModel, count_growth, prepare
 from fedbandit.sdk.offline import confirm
 from fedbandit.sdk.restore_recovery import is_gap, require_nothing_twice, send_again
 from fedbandit.sdk.reward_collection import Collector, RewardTransport
@@ -41,6 +41,7 @@ logger = logging.getLogger("fedbandit.sdk")
 REFUSED_PAUSE_S = 300.0  # an operator has to act; retry rarely, in case that was done
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.25, 60.0
+COUNTING_S = 1e-3  # after a new model, in which an observation of the application counts what it does not hold
 LONGEST_RETRY_AFTER_S = 3600.0  # a server cannot silence an agent for longer than this
 
 
@@ -348,6 +349,8 @@ class SyncClient:
                 self._tag = self.acknowledged = None
                 self._adopt(download, following)
                 self._tag, self.acknowledged = answer.tag, download.acknowledged
+            pause_point(0.0, COUNTING_S)
+            count_growth(durable)
         pause_point()
         durable.save()
         pause_point()

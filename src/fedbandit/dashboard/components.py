@@ -64,8 +64,8 @@ def breadcrumbs(*steps: tuple[str, str], here: str) -> Html:
 
 
 def word_link(word: str) -> Html:
-    """A link to what a word means."""
-    return tag("a", "?", href=f"/words#{word}", class_="word", aria_label=f"What it means: {WORDS[word].title}")
+    """A link to what a word means; the style sheet shows it as a question mark."""
+    return tag("a", href=f"/words#{word}", class_="word", aria_label=f"What it means: {WORDS[word].title}")
 
 
 def marked(text: str) -> list[Child]:

@@ -85,7 +85,7 @@ WORDS: Mapping[str, Entry] = {
         "choose it, they do not send it: the dashboard shows what the agent's merged observations give.",
     ),
     "next-upload": Entry(
-        "Next upload, rhythm",
+        "Expected upload, rhythm",
         "An upload needs observations that grow the determinant by 1 + α, about a constant share of all that the model "
         "has. The larger the model, the rarer the uploads: a mature agent is silent for long without any fault. The "
         "expected time is that share, from the agent's own uploads since this server process started, divided by the "

@@ -64,7 +64,7 @@ export class Agent {
   chooseContext(context, { arms, bias = true, k } = {}) { // in a model with one block per arm: the arm to play, scored without rows
     this.#requireOpen();
     if (!isCertain(this.settings)) throw new InvalidInput("a policy that draws at random chooses from rows; pass them to choose");
-    const values = readContext(this.settings, context, bias), blocks = readArms(this.settings, arms), { means, widths, scores } = this.#scratch = scored(this, values, blocks, this.#scratch);
+    const values = readContext(this.settings, context, bias), blocks = readArms(this.settings, arms), { means, widths, scores } = this.#scratch = scored({ model: this.#basis(), layout: this.layout, beta: this.beta }, values, blocks, this.#scratch);
     const found = best(scores, k).map((index) => {
       const block = blocks ? blocks[index] : index;
       return { index, block, arm: this.settings.arms?.[block] ?? null, mean: means[index], width: widths[index], score: scores[index], version: this.model.version, x: values.slice(), propensity: 1, policy: "ucb" };

@@ -1,4 +1,4 @@
-// How much agents differ: the prior of an agent's own parameter for one κ, and the choice of κ (src/fedbandit/core/personal_prior.py).
+// How much agents differ: the prior of an agent's own parameter for one κ, and the choice of κ (src/fedbandit/core/kappa.py).
 import { cholesky, dot, forward, logDet } from "./statistics.js";
 export const FIRST_CHOICE = 16; // own observations before κ is chosen for the first time
 const KAPPAS = [1e-4, 1e-3, 0.01, 0.1, 1, 10, 100], TYPICAL_SPREAD = 6, NOISE_FLOOR = 1e-9;

@@ -42,7 +42,7 @@ def lines_of(run: Summary) -> dict[str, str]:
         ),
         "first starts killed; then working": _pair(tools, "first_start_killed", "first_starts_whole"),
         "fleet processes killed (SIGKILL), paused": _pair(actions, "kill_fleet_process", "pause_fleet_process"),
-        "agents enrolled; killed during `connect`; fresh directories": (
+        "agents enrolled; armed to be killed during `connect`; fresh directories": (
             f"{_total(fleet, 'enrolled')}, {_pair(met, 'kill_in_connect', 'fresh_directory')}"
         ),
         "agents retired, taken back, pruned, folded": _pair(fleet, "retired", "unretired", "pruned", "folded"),

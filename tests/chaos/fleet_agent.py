@@ -73,7 +73,7 @@ class FleetAgent(AgentProgram):
         self.reports = RecordWriter(self.fleet / f"{self.model}+{name}.reports")
         self.others = Offers(Listing(self.fleet / f"{self.model}.offers"), self.rng)
         self.root = self.state_dir.parent
-        self.reenrols = False
+        self.reenrols = self.is_armed = False
         self.leaves = False  # this connection, for another directory or because its agent ended
         self.book: Book
 
@@ -103,6 +103,12 @@ class FleetAgent(AgentProgram):
         if is_killed and VARIABLE in os.environ:
             self.record.write(event="kill_in_connect")
             arm(Path(os.environ[VARIABLE]), self.rng.randint(1, MOST_CALLS), signal.SIGALRM)
+            self.is_armed = True
+
+    def disarm(self) -> None:
+        if VARIABLE in os.environ:
+            arm(Path(os.environ[VARIABLE]), 0, signal.SIGALRM)
+        self.is_armed = False
 
     def is_over(self) -> bool:
         return self.leaves or (self.folder / f"{self.name}.fresh").exists()
@@ -119,8 +125,9 @@ class FleetAgent(AgentProgram):
         except Refused as error:
             self.refused(error)
             return
-        if VARIABLE in os.environ:
-            arm(Path(os.environ[VARIABLE]), 0, signal.SIGALRM)  # survived
+        if self.is_armed:
+            self.record.write(event="survived_connect")
+        self.disarm()  # also what a process before this one left armed
         self.reenrols = self.leaves = False
         self.book = self.books.of(agent._durable)
         self.pending = {}

@@ -118,7 +118,7 @@ def test_a_file_has_the_range_that_its_chart_shows(page: Page, server: LiveServe
     assert json.loads(nothing.value.path().read_text()) == [] and len(everything) >= 1
 
 
-def test_events_are_marked_on_charts_and_named_at_the_cursor(page: Page, server: LiveServer, shops: Shops):
+def test_events_are_marked_on_charts(page: Page, server: LiveServer, shops: Shops):
     page.goto(f"{server.url}/models/news")
     ready(page)
     server.call("POST", "/v1/models/news/events", {"text": "killed by hand", "agent": "shop-2"})
@@ -126,7 +126,6 @@ def test_events_are_marked_on_charts_and_named_at_the_cursor(page: Page, server:
     shops.play(150)
     mark = page.locator("#chart-exchanges .marks line").last
     expect(mark).to_be_attached(timeout=SOON_MS)
-    # The cursor jumps from sample to sample: one at the mark itself is enough.
     names = page.evaluate("""() => document.querySelector("#marks [data-marks]").dataset.marks""")
     assert "shop-2 note" in names
 

@@ -58,6 +58,8 @@ def test_a_drag_zooms_all_charts_and_the_address_keeps_it(page: Page, server: Li
     page.goto(f"{server.url}/models/news")
     ready(page)
     shops.play(100)
+    page.wait_for_timeout(3500)  # half of the chart must be more than a second, the shortest that can be zoomed to
+    shops.play(20)
     page.wait_for_timeout(1200)
     axis = page.locator("#chart-information .x-axis")
     before = axis.text_content()

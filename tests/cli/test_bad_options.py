@@ -65,6 +65,7 @@ class Desk:
             "backup": Base(["--data", str(server.data_dir), "--out", self.new("backup")]),
             "restore": Base(["--from", "backup", "--data", self.new("data")]),
             "doctor": Base(["--json", *call]),
+            "dashboard-link": Base(call),
             "models create": Base(["--dim", "2", *call], [self.new("model")]),
             "models list": Base(call),
             "models show": Base(call, ["news"]),

@@ -71,20 +71,20 @@ FIXES = (
         (
             (
                 "service/exchange/handler.py",
-                "            settings_id=context.settings_id,\n",
+                "            settings_id=context.cached.settings_id,\n",
                 "            settings_id=None,\n",
             ),
             (
                 "service/exchange/handler.py",
-                "        model = await self._container.store.load(context.model)\n        settings =",
+                "        context.cached = CachedSettings.of(await self._container.store.load(context.model))\n",
                 "        if context.model in self._settings:\n"
-                "            context.settings, context.settings_id = self._settings[context.model]\n"
+                "            context.cached = self._settings[context.model]\n"
                 "            return\n"
-                "        model = await self._container.store.load(context.model)\n        settings =",
+                "        context.cached = CachedSettings.of(await self._container.store.load(context.model))\n",
             ),
             (
                 "service/exchange/handler.py",
-                "return (await self._container.store.load(context.model)).settings_id == context.settings_id",
+                "return (await self._container.store.load(context.model)).settings_id == context.cached.settings_id",
                 "return True",
             ),
         ),

@@ -56,6 +56,11 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "POST /v1/models/{model}/start": ("own", "peer"),
     "POST /v1/models/{model}/rewards": (*ADMIN, "reporter", "own", "peer"),
     "POST /v1/models/{model}/rewards/collect": OWN,
+    "GET /v1/models/{model}/arms": LOOK,
+    "GET /v1/models/{model}/problems": LOOK,
+    "POST /v1/models/{model}/events": ADMIN,
+    "POST /v1/models/{model}/features": ADMIN,
+    "POST /v1/sign-in-links": ADMIN,
     "GET /v1/tokens": ADMIN,
     "POST /v1/tokens": ADMIN,
     "DELETE /v1/tokens/{name}": ADMIN,
@@ -68,7 +73,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "GET /models/{model}": LOOK,
     "GET /models/{model}/agents": LOOK,
     "GET /models/{model}/agents/{agent}": LOOK,
+    "GET /models/{model}/arms": LOOK,
+    "GET /models/{model}/events": LOOK,
+    "GET /models/{model}/tables/{file}": LOOK,
+    "GET /words": EVERYBODY,
+    "GET /favicon.ico": EVERYBODY,
+    "GET /sign-in": EVERYBODY,  # a form that sends what stands behind the # of its address
+    "POST /sign-in": (),  # checks the link in the form, not the header
+    "GET /{rest:path}": (),  # no such address
     "GET /live/": LOOK,
+    "GET /live/models/{model}/arms": LOOK,
+    "GET /live/models/{model}/events": LOOK,
     "GET /live/models/{model}": LOOK,
     "GET /live/models/{model}/agents": LOOK,
     "GET /live/models/{model}/agents/{agent}": LOOK,
@@ -104,8 +119,10 @@ def _walk(routes: Iterable[Any]) -> Iterator[str]:
 def status_for(route: str, who: str) -> int:
     """The expected status of a rejection."""
     is_page = not route.split()[1].startswith(("/v1", "/status", "/metrics", "/live"))
-    if route == "POST /login":
+    if route in ("POST /login", "POST /sign-in"):
         return 401
+    if route == "GET /{rest:path}":
+        return 404
     if who == "missing" and is_page and route.startswith("GET "):
         return 303  # to the login
     return 401 if who in NOBODY else 403

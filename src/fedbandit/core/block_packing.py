@@ -81,12 +81,12 @@ def leading_columns(packed: Vector, dim: int) -> Vector:
 
 
 def packed_dim(n_numbers: int) -> int:
-    """Features of packed statistics of one block, from how many numbers they are: d(d+1)/2 + d + 3.
+    """Features of packed statistics of one block, from how many numbers they are: d(d+1)/2 + d + 3; 0: too few.
 
-    >>> [packed_dim(packed_length(dim) + dim + 3) for dim in (1, 2, 50)]
-    [1, 2, 50]
+    >>> [packed_dim(packed_length(dim) + dim + 3) for dim in (1, 2, 50)], packed_dim(0)
+    ([1, 2, 50], 0)
     """
-    return (math.isqrt(8 * (n_numbers - 3) + 9) - 3) // 2
+    return (math.isqrt(8 * max(n_numbers - 3, 0) + 9) - 3) // 2
 
 
 @lru_cache(maxsize=64)

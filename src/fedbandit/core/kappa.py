@@ -93,7 +93,7 @@ def tridiagonal(H: Matrix, g: Vector) -> tuple[Vector, Vector, Vector]:
     """The diagonal and what is beside it of QᵀHQ, and Qᵀg, with Q of Householder's reflections. H is overwritten."""
     dim = len(g)
     g, beside = g.copy(), np.zeros(max(dim - 1, 0))
-    negligible = NEGLIGIBLE * float(np.trace(H))
+    negligible = NEGLIGIBLE * float(np.abs(np.diagonal(H)).sum())  # rounding may leave a negative diagonal
     for k in range(dim - 2):
         v = H[k + 1 :, k].copy()
         size = math.sqrt(float(v @ v))

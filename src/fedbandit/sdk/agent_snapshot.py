@@ -33,7 +33,7 @@ class AgentSnapshot:
 
 def kept_of(upload: Upload, agent: BaseAgent) -> KeptUpload:
     """An answered upload for the journal; where there is a control group, rewards by group follow its statistics."""
-    groups = upload.groups.to_bytes() or (bytes(PACKED.size) if agent._has_control else b"")
+    groups = (upload.groups.to_bytes() or bytes(PACKED.size)) if agent._has_control else b""
     stats = packed_bytes(upload.stats)
     if upload.width:
         stats = leading_columns(np.frombuffer(stats, dtype="<f8"), upload.width).tobytes()

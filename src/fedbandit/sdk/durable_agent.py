@@ -569,9 +569,8 @@ class DurableAgent(OwnDecisions):
     def open_books(self, *, mark: int = 0, known: frozenset[int] = frozenset()) -> None:
         """Read the pending decisions, and continue numbering after the last number that was ever used."""
         if self.journal is not None:
-            earlier = self.settings.earlier_dims
             pending, following = self.journal.open_decisions(
-                self.agent.row_width, self.birth, mark=mark, known=known, earlier_dims=earlier
+                self.agent.row_width, self.birth, mark=mark, known=known, earlier_dims=self.settings.earlier_dims
             )
             self.agent._pending = {item.number: item for item in pending}
             first = max(following, next(self.agent._decisions))

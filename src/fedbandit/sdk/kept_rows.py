@@ -69,7 +69,7 @@ def stats_of_batch(agent: BaseAgent, packed: bytes) -> SufficientStats:
     if len(packed) < 8 * n_packed(agent.dim, blocks):
         if blocks > 1:
             packed = widened(np.frombuffer(packed, dtype="<f8"), p, blocks).astype("<f8").tobytes()
-        elif len(packed) == 8 * n_packed(packed_dim(len(packed) // 8)):
+        elif len(packed) > 24 and len(packed) == 8 * n_packed(packed_dim(len(packed) // 8)):
             packed = with_columns(np.frombuffer(packed, dtype="<f8"), agent.dim).astype("<f8").tobytes()
     return stats_from_bytes(packed, agent.dim, blocks)
 

@@ -16,5 +16,7 @@ def group_of(agent: BaseAgent, number: int | None) -> str:
 
 def n_grouped(agent: BaseAgent) -> int:
     """Rewards by group in the buffer and in the upload in flight."""
+    if not agent._has_control:
+        return 0
     upload = agent.in_flight
     return agent.local_groups.n_obs + (0 if upload is None else upload.groups.n_obs)

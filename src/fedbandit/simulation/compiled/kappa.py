@@ -85,7 +85,7 @@ def tridiagonalise(H: Matrix, g: Vector, diagonal: Vector, beside: Vector) -> No
     v, p = np.empty(dim), np.empty(dim)
     trace = 0.0
     for k in range(dim):
-        trace += H[k, k]
+        trace += abs(H[k, k])
     for k in range(dim - 2):
         square = 0.0
         for i in range(k + 1, dim):

@@ -1,15 +1,15 @@
 """Latency of a live agent's `choose` and `observe`, with exchanges going on and without, in one run.
 
-    python bench/latency.py [--json] [--dims 25,100,400] [--seconds 4] [--turn 0.1] [--alpha 0.0] [--journal]
+    python bench/latency.py [--json] [--dims 25,100,400] [--seconds 10] [--turn 0.1] [--alpha 0.0] [--journal]
 
-Agents of one process take turns of a tenth of a second. `busy` (alpha = 0) exchanges with a server process beside it as
-often as the default limit on the rate allows, counted by the clock on the wall: while others have their turn it gathers
-allowance, so in its own turns it exchanges five times as often as an agent that is alone. With `--turn 4 --seconds 4`
-each has one turn. `stream` is the same without the limit, `usual` has the default alpha = 1, and `quiet` a huge alpha,
-so it never exchanges. All decide among 20 actions and observe the reward at once. `spin` is no agent: a fixed number of
-matrix products takes its turns, so its figures are what the machine does to any loop. Printed are p50, p99, p99.9 and
-max in microseconds. The targets are for `busy`: p99.9 is at most 10 medians of the same call up to d = 100, and 20
-beyond. Exits with 1 when one is missed.
+Four agents of one process work one after the other, each without a break. `busy` (alpha = 0) exchanges with a server
+process beside it as often as the default limit on the rate allows: a burst of 20, then 5 per second. With `--turn 0.1`
+they take turns of a tenth of a second, and an agent gathers allowance while others have theirs, so that `busy`
+exchanges five times as often as an agent that is alone. `stream` is the same without the limit, `usual` has the default
+alpha = 1, and `quiet` a huge alpha, so it never exchanges. All decide among 20 actions and observe the reward at once.
+`spin` is no agent: a fixed number of matrix products takes its turns, so its figures are what the machine does to any
+loop. Printed are p50, p99, p99.9 and max in microseconds. The targets are for `busy`: p99.9 is at most 10 medians of
+the same call up to d = 100, and 20 beyond. Exits with 1 when one is missed.
 
 A machine that does other work takes the processor away from this thread for milliseconds, which no library can help.
 The kernel counts that (`ru_nivcsw`). Calls that it happened to are left out of the figures and their share is printed,
@@ -37,7 +37,6 @@ import fedbandit as fb
 
 N_ACTIONS = 20
 MOST_SMALL, MOST_LARGE = 10.0, 20.0  # p99.9 of `choose` and of `observe`, in medians: up to d = 100, and beyond
-TURN_S = 0.1
 USUAL_ALPHA = 1.0
 OWN_NS = 5_000  # of other threads of this process during a call: it may have been them that interrupted it
 
@@ -160,8 +159,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--dims", default="25,100,400")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each agent, for each dimension")
-    parser.add_argument("--turn", type=float, default=TURN_S, help="seconds of each turn")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each agent, for each dimension")
+    parser.add_argument("--turn", type=float, help="seconds of each turn (default: one turn for each agent)")
     parser.add_argument("--alpha", type=float, default=0.0)
     parser.add_argument("--journal", action="store_true", help="with a state_dir")
     parser.add_argument("--no-gc", action="store_true", help="without the collector of reference cycles")
@@ -171,10 +170,10 @@ def main() -> int:
         gc.disable()
     if options.switch_interval:
         sys.setswitchinterval(options.switch_interval)
-    rows, missed = [], []
+    rows, missed, turn = [], [], options.turn or options.seconds
     for dim in (int(word) for word in options.dims.split(",")):
         most, load = MOST_SMALL if dim <= 100 else MOST_LARGE, round(os.getloadavg()[0], 1)
-        row = {"load": load, "most": most} | measure(dim, options.seconds, options.turn, options.alpha, options.journal)
+        row = {"load": load, "most": most} | measure(dim, options.seconds, turn, options.alpha, options.journal)
         rows.append(row)
         if not options.json:
             where = f"load {load} on {len(os.sched_getaffinity(0))} processors"

@@ -53,7 +53,8 @@ def as_matrix(values: ArrayLike, dim: int, what: str = "actions") -> Matrix:
         raise EmptyDecisionSet(f"expected at least one row of {what}, got none")
     if array.shape[1] != dim:
         raise DimensionMismatch(
-            f"expected {what} with {dim} features, got {array.shape[1]}; was the agent made for another model?"
+            f"expected {what} with {dim} features, got {array.shape[1]}; was the agent made for another model, "
+            f"or the model widened since?"
         )
     return array
 

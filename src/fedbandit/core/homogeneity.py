@@ -24,6 +24,7 @@ LEAST_FREEDOM = 10  # observations beyond the rank of a part from which its nois
 RANK_TOLERANCE = 1e-9
 PRIOR_OBSERVATIONS = 1e-4  # of each feature: keeps the rest's estimate finite where it has seen nothing
 TINY = 1e-300
+LARGEST_BINARY = 0.25  # variance of a reward of 0 or 1
 TOLERATED_RATIO = 1.15  # of the F over all parts: what heavy tails and adaptive actions may add to it
 
 
@@ -73,7 +74,7 @@ def compare_parts(parts: Sequence[SufficientStats], total: SufficientStats) -> H
     df_noise = sum(fit.freedom for fit in fits)
     if sum(fit.freedom >= LEAST_FREEDOM for fit in fits) < 2:
         return None
-    pooled = max(sum(fit.rss for fit in fits) / df_noise, TINY)
+    pooled = max(sum(fit.rss for fit in fits) / df_noise, _least_noise(total))
     found = [
         fit.difference(index, pooled) for index, fit in zip(usable, fits, strict=True) if fit.freedom >= LEAST_FREEDOM
     ]
@@ -136,6 +137,16 @@ def _together(fits: Sequence[_Fit], pooled: float, df_noise: int) -> tuple[float
     limit = df * (TOLERATED_RATIO - 1.0) + 6.0 * math.sqrt(2.0 * df * (1.0 + df / df_noise))
     seen = limit / room
     return f_tail(ratio / TOLERATED_RATIO, df, df_noise), excess / (1.0 + excess), seen / (1.0 + seen)
+
+
+def _least_noise(total: SufficientStats) -> float:
+    """The variance of rewards of 0 and 1 where it is largest; nothing for other rewards.
+
+    The variance of a click depends on its probability: own fits have small residuals where an arm is nearly always or
+    never right, and compare with them what differs where it is uncertain. Sums do not show where that is.
+    """
+    is_binary = abs(total.reward_sq_sum - total.reward_sum) <= 1e-9 * max(total.reward_sum, 0.0)
+    return LARGEST_BINARY if is_binary else TINY
 
 
 def _scales(total: SufficientStats) -> Vector:

@@ -96,7 +96,7 @@ def print_features(console: Console, link: str, *, n_agents: int, killed: str) -
         "    a view per arm, shares of information, and the kill as an event and a mark.",
         highlight=False,
     )
-    console.print("The dashboard, signed in (this link works once, for 10 minutes):", highlight=False)
+    console.print("The dashboard, signed in (works once, while the demo runs; --keep: until Ctrl-C):", highlight=False)
     console.print(f"  {link}\n", soft_wrap=True, highlight=False)
 
 
@@ -121,10 +121,10 @@ def print_comparison(console: Console, outcomes: Sequence[LearningResult], cost:
     console.print()
     console.print(table)
     console.print(
-        "[dim]Reward 1 for the right class; all start without data and see each image once. This\n"
-        "is one run: `fedbandit study real` has intervals over seeds.\n"
-        "The last two share every observation: each decision downloads before and uploads\n"
-        f"after (α = 0), or each observation is uploaded and the model sent to all {cost.n_agents} agents.[/]",
+        "[dim]Reward 1 for the right class; all start without data and see each image once. "
+        "This is one run: `fedbandit study real` has intervals over seeds. "
+        "The last two share every observation: each decision downloads before and uploads after (α = 0), "
+        f"or each observation is uploaded and the model sent to all {cost.n_agents} agents.[/]",
         highlight=False,
     )
     together = next(outcome for outcome in outcomes if outcome.name == "together")
@@ -135,10 +135,10 @@ def _cost_text(together: LearningResult, cost: SharingCost) -> str:
     """The fleet's messages and bytes beside the simple ways to share everything."""
     return (
         f"Together: {cost.of_two_per_decision(together.n_messages):.0%} of two messages per decision, "
-        f"{cost.of_broadcast(together.n_messages):.0%} of a broadcast per decision;\n"
+        f"{cost.of_broadcast(together.n_messages):.0%} of a broadcast per decision; "
         f"{human_bytes(together.n_bytes)} where the raw rows (context, arm, reward) sent once are "
-        f"{human_bytes(cost.raw_bytes)}:\nsums grow with the logarithm of rounds, rows with rounds; the sums are the "
-        f"cheaper ones from about\n{cost.rounds_until_cheaper(together.n_bytes):,.0f} rounds on."
+        f"{human_bytes(cost.raw_bytes)}: sums grow with the logarithm of rounds, rows with rounds; the sums are the "
+        f"cheaper ones from about {cost.rounds_until_cheaper(together.n_bytes):,.0f} rounds on."
     )
 
 

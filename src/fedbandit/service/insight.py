@@ -36,7 +36,10 @@ MAX_COMPARED = 2_000
 MAX_KAPPA_DIM = 100  # features up to which κ is computed for a list of agents
 BUFFERS = "uploads within α"
 UNSEEN = "buffers that were not uploaded yet, or were lost, are not visible"
-LATE = "look for agents that are cut off or slow: sort the agents by growth"
+LATE = (
+    "sort the agents by growth: those at the top are cut off, slow, or decide much faster than an exchange takes, as a "
+    "loop without pauses does (harmless in a trial)"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ REFUSALS = {
     "not_finite": "the agent sends NaN or infinity: look at its features and rewards",
     "dimension_mismatch": "the agent was made for another model: check its model and its number of features",
     "model_changed": "nothing: the agent sends it again",
+    "reward_conflict": "two rewards were reported for one decision, and the first holds: look for two reporters",
     "copied_state": "a disk or an image was cloned: give the copy a state directory of its own",
 }
 ASK_THE_LOG = "the server's log has the request"
@@ -194,13 +195,15 @@ def assumption_problems(checks: Sequence[AssumptionCheck]) -> list[Problem]:
 
 
 def refusal_problems(events: Sequence[Event], now: float) -> list[Problem]:
-    """Uploads that were refused in the last hour, by reason."""
+    """Uploads, and reports of rewards, that were refused in the last hour, by reason."""
     recent = [event for event in events if event.kind == "refused" and now - event.at <= RECENT_S]
     found = []
     for code, n in Counter(_code(event) for event in recent).most_common():
         of_code = [event for event in recent if _code(event) == code]
-        agents = tuple(dict.fromkeys(event.agent for event in of_code))
-        what = f"{plural(n, 'upload')} refused in the last hour ({code}), from {plural(len(agents), 'agent')}"
+        agents = tuple(dict.fromkeys(event.agent for event in of_code if event.agent))
+        source = f", from {plural(len(agents), 'agent')}" if agents else ""
+        thing = "report" if code.startswith("reward") else "upload"
+        what = f"{plural(n, thing)} refused in the last hour ({code}){source}"
         advice = REFUSALS.get(code, ASK_THE_LOG)
         found.append(Problem("refused", "bad", what, advice, "refused", agents[:N_NAMED], of_code[0].at))
     return found

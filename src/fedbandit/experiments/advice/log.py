@@ -179,9 +179,10 @@ def read_log(
         return read_decision_log(path, features=features, ignore=ignore)
     columns, where = read_columns(path), "the data frame" if is_frame else path
     if reward not in columns:
-        raise FormatError(f"expected a column {reward!r} in {where}, got {sorted(columns)}")
+        raise FormatError(f"expected a column {reward!r} in {where}, got {sorted(columns)}; name yours by --reward")
     if agent not in columns:
-        raise FormatError(f"expected a column {agent!r} with the deciding agent in {where}, got {sorted(columns)}")
+        what = f"expected a column {agent!r} with the deciding agent in {where}"
+        raise FormatError(f"{what}, got {sorted(columns)}; name yours by --agent")
     others = {agent, reward, action, decision, propensity}
     X, names, left_out = select_features(columns, roles=others, agent=agent, features=features, ignore=ignore)
     y = as_float_array(columns[reward], f"the column {reward!r}")

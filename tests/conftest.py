@@ -5,7 +5,9 @@ Warnings are errors (see pyproject.toml). Each test folder is a package, so that
 """
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 # Set before NumPy loads: two pytest workers with two BLAS threads each would fight over two cores.
@@ -20,3 +22,13 @@ settings.register_profile("ci", deadline=None, derandomize=True, suppress_health
 # mutants: like ci, and the first counterexample will do (see tests/mutants).
 settings.register_profile("mutants", settings.get_profile("ci"), phases=(Phase.explicit, Phase.generate))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+@pytest.fixture(autouse=True)
+def numpy_handles_errors_as_at_its_start() -> Iterator[None]:
+    """Tests raise exceptions anywhere, also where NumPy is about to restore how it handles floating-point errors."""
+    yield
+    import numpy as np  # after the variables above are set
+
+    np.seterr(divide="warn", over="warn", under="ignore", invalid="warn")
+    np.seterrcall(None)

@@ -15,7 +15,7 @@ export function span(first, last) {
 }
 
 export function zoomTo(from, to) {
-  if (to - from < 1) return;
+  if (to - from < 0.05) return; // of a model that is a second old
   zoom = [from, to];
   update();
 }
@@ -35,7 +35,7 @@ function update() {
   const address = new URL(location.href);
   for (const name of ["range", "since", "until"]) address.searchParams.delete(name);
   if (range !== "all") address.searchParams.set("range", range);
-  if (zoom) ["since", "until"].forEach((name, i) => address.searchParams.set(name, zoom[i].toFixed(1)));
+  if (zoom) ["since", "until"].forEach((name, i) => address.searchParams.set(name, zoom[i].toFixed(3)));
   history.replaceState(null, "", address);
   show();
   changed();
